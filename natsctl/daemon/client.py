@@ -64,7 +64,6 @@ class Daemons:
 
     @property
     def controllers(self) -> list[str]:
-        """The names of the controllers that the daemons run, sorted."""
         endpoints = (endpoint for info in self._infos for endpoint in info.endpoints)
         names = (endpoint.metadata.get("controller") for endpoint in endpoints)
         return sorted({name for name in names if name is not None})
@@ -87,11 +86,9 @@ class Daemons:
 
     @property
     def collecting(self) -> list[str]:
-        """The names of the controllers that collect garbage, sorted."""
         return [name for name in self.controllers if self._offered(Verb.GC_PLAN, name)]
 
     def offers(self, verb: Verb, controller: str) -> bool:
-        """Return whether a daemon answers requests of the verb about the controller."""
         return bool(self._offered(verb, controller))
 
     def running(self, controller: str) -> dict[str, str]:

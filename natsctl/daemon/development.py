@@ -90,24 +90,25 @@ async def reloading(command: Sequence[str], folder: Path, environ: Mapping[str, 
     example because of a syntax error, is started again after the next change. Its standard input is
     a pipe that ends when this process ends.
     """
+    from watchfiles import PythonFilter, awatch  # noqa: PLC0415 - an extra
+
     changes: asyncio.Queue[set[str]] = asyncio.Queue()
-    watching = asyncio.create_task(_watch(folder, changes), name="watch of files")
+
+    async def watch() -> None:
+        async for batch in awatch(folder, watch_filter=PythonFilter()):
+            changes.put_nowait({path for _, path in batch})
+
+    watching = asyncio.create_task(watch(), name="watch of files")
     await asyncio.sleep(0)  # the watch begins before the program starts
     try:
         while not watching.done():
             changed = await _run(command, environ, changes)
-            log.info("restarting after a change", files=_file_names(changed, folder))
+            names = sorted(path.removeprefix(f"{folder}/") for path in changed)
+            log.info("restarting after a change", files=enumerated(names, SHOWN_MAX))
         await watching
     finally:
         watching.cancel()
         await asyncio.wait((watching,))
-
-
-async def _watch(folder: Path, changes: "asyncio.Queue[set[str]]") -> None:
-    from watchfiles import PythonFilter, awatch  # noqa: PLC0415 - an extra
-
-    async for batch in awatch(folder, watch_filter=PythonFilter()):
-        changes.put_nowait({path for _, path in batch})
 
 
 async def _run(
@@ -125,20 +126,11 @@ async def _run(
         return await changed
     finally:
         changed.cancel()
-        await _stop(process, ended)
-
-
-async def _stop(process: asyncio.subprocess.Process, ended: "asyncio.Task[int]") -> None:
-    if not ended.done():
-        process.terminate()
-        await asyncio.wait((ended,), timeout=STOP_S)
-    if not ended.done():
-        log.warning("killing controllers that did not stop in time", timeout_s=STOP_S)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.wait((ended,))
-
-
-def _file_names(changed: set[str], folder: Path) -> str:
-    names = sorted(os.path.relpath(path, folder) for path in changed)
-    return enumerated(names, SHOWN_MAX)
+        if not ended.done():
+            process.terminate()
+            await asyncio.wait((ended,), timeout=STOP_S)
+        if not ended.done():
+            log.warning("killing controllers that did not stop in time", timeout_s=STOP_S)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.wait((ended,))

@@ -1,38 +1,38 @@
-"""Probes a process over HTTP, for `natsctl health`.
+"""Serves `/livez`, `/readyz` and `/metrics` from threads, so they answer while a handler blocks.
 
-The client is a few lines on a socket instead of aiohttp: a container may run `natsctl health` every
-few seconds, and importing aiohttp takes longer than the probe.
+Probes and Prometheus send few, short requests. So a connection serves one request, the number of
+connections is bounded, and every connection has a deadline. `probe` is the client of
+`natsctl health`: a few lines on a socket.
 """
 
 import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from natsctl.core.coordination.shares import ShareState
+from natsctl.core.coordination.shares import Participation
 from natsctl.core.hosted import Hosted
-from natsctl.core.status import CacheMeasures
 from natsctl.daemon.metrics import Scrape, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.settings.address import Address, reason_of
 from natsctl.daemon.watchdog import Watchdog
 from natsctl.errors import NoDaemonError, UsageError
-from natsctl.jetstream.connection import ConnectionState
+from natsctl.jetstream.connection import Connection
 from natsctl.telemetry.hiding import hidden
-from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.metrics import Family, exposition
 
-StateT_co = TypeVar("StateT_co", covariant=True)
+if TYPE_CHECKING:
+    from natsctl.kubernetes.cluster import Kube
 
 DEAD_S = 60.0  # a process whose event loop is blocked for longer is not live
 
@@ -60,7 +60,6 @@ class CheckVerdict(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if no check fails."""
         return not any(check.failure for check in self.checks)
 
     def text(self, *, verbose: bool = False) -> str:
@@ -74,44 +73,6 @@ class CheckVerdict(msgspec.Struct, frozen=True):
         return "\n".join((*map(str, self.checks), *filter(None, (self.note,)), end))
 
 
-class HasState(Protocol[StateT_co]):
-    """A part that reports its state: an election, a shard or a connection."""
-
-    def state(self) -> StateT_co:
-        """Return the current state."""
-        ...
-
-
-class Reconnecting(HasState[ConnectionState], Protocol):
-    """A connection that may reconnect by itself."""
-
-    @property
-    def reconnects(self) -> bool:
-        """False if the connection was given up."""
-        ...
-
-
-class CountsRequests(Protocol):
-    """A cluster that counts and measures the requests to it."""
-
-    def requests(self) -> Mapping[tuple[str, ...], int]:
-        """Return the number of requests by status, method and host."""
-        ...
-
-    def times(self) -> Mapping[tuple[str, ...], Distribution]:
-        """Return the times until responses began, by method and host."""
-        ...
-
-
-class _Parts(msgspec.Struct, frozen=True):
-    """The parts of a process that is connected."""
-
-    connection: Reconnecting | None = None
-    runtimes: Sequence[Runnable] = ()
-    participations: Sequence[HasState[ShareState]] = ()
-    cluster: CountsRequests | None = None
-
-
 class Vitals:
     """Reports for a process, also before it is connected and while it stops.
 
@@ -120,7 +81,10 @@ class Vitals:
 
     def __init__(self) -> None:
         self.watchdog = Watchdog()
-        self._parts = _Parts()
+        self._connection: Connection | None = None
+        self._runtimes: Sequence[Runnable] = ()
+        self._participations: Sequence[Participation] = ()
+        self._cluster: Kube | None = None
         self._stopping = False
 
     def stop(self) -> None:
@@ -130,17 +94,18 @@ class Vitals:
     @contextmanager
     def of(
         self,
-        connection: Reconnecting,
+        connection: Connection,
         runtimes: Sequence[Runnable],
-        participations: Sequence[HasState[ShareState]] = (),
-        cluster: CountsRequests | None = None,
+        participations: Sequence[Participation] = (),
+        cluster: "Kube | None" = None,
     ) -> Iterator[None]:
-        """Report for these parts while the context lasts."""
-        self._parts = _Parts(connection, runtimes, participations, cluster)
+        self._connection, self._cluster = connection, cluster
+        self._runtimes, self._participations = runtimes, participations
         try:
             yield
         finally:
-            self._parts = _Parts()
+            self._connection = self._cluster = None
+            self._runtimes = self._participations = ()
 
     def live(self) -> CheckVerdict:
         """Return whether the process can work, now or when other systems are back.
@@ -148,7 +113,7 @@ class Vitals:
         If not, only a restart helps. Any thread may call this. A handler that blocks the event loop
         for less than `DEAD_S` is a note, because a restart would not help yet.
         """
-        connection, stall = self._parts.connection, self.watchdog.stall
+        connection, stall = self._connection, self.watchdog.stall
         reconnects = connection is None or connection.reconnects
         failure = "" if reconnects else "the connection was given up and does not reconnect"
         checks = (Check("ping"), Check("nats", failure))
@@ -164,35 +129,55 @@ class Vitals:
         A process is ready if it is connected, every cache is synced and has a watch, and its leases
         and member records are known. A process that is stopping is not ready.
         """
-        stopping = [Check("shutdown", "stopping")] if self._stopping else []
-        controllers = [check for runtime in self._parts.runtimes for check in _checks(runtime)]
-        if not controllers:
-            controllers = [Check("controllers", "no controller is running")]
-        shared = [
-            _participation_check(participation.state())
-            for participation in self._parts.participations
-        ]
-        return CheckVerdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
+        checks = [Check("shutdown", "stopping")] if self._stopping else []
+        if self._connection is None:
+            checks.append(Check("nats", "not connected: the process is starting or stopping"))
+        else:
+            state = self._connection.state()
+            lost = f"not connected to {state.server}: {state.last_error}"
+            checks.append(Check("nats", "" if state.connected else lost))
+        for participation in self._participations:
+            share, failure = participation.state(), ""
+            if not share.known:
+                failure = "the lease was not read or written yet, or the last attempt failed"
+            elif share.count > 1 and not share.works:
+                failure = "this process has no shares of the keys yet"
+            checks.append(
+                Check(f"{'lease' if share.count == 1 else 'shard'}/{share.name}", failure)
+            )
+        for runtime in self._runtimes:
+            name = f"controller/{runtime.name}"
+            if not isinstance(runtime, Hosted):
+                starting = "" if runtime.synced.is_set() else "the controller is starting"
+                checks.append(Check(name, starting))
+                continue
+            caches = runtime.measures().caches
+            checks.append(Check(name, "" if caches else "the controller is opening its stores"))
+            for cache in caches:
+                unlisted = f"the first listing of {cache.kind} is not complete"
+                failure = cache.failure or ("" if cache.synced else unlisted)
+                checks.append(Check(f"cache/{runtime.name}/{cache.slot}", failure))
+        if not self._runtimes:
+            checks.append(Check("controllers", "no controller is running"))
+        return CheckVerdict("readyz", tuple(checks))
 
     async def metrics(self) -> list[Family]:
         """Return all metrics.
 
         Waits at most a second for stores that do not report their newest revision.
         """
-        parts = self._parts
-        measured = {
-            runtime.name: runtime for runtime in parts.runtimes if isinstance(runtime, Hosted)
-        }
+        runtimes, connection, cluster = self._runtimes, self._connection, self._cluster
+        measured = {runtime.name: runtime for runtime in runtimes if isinstance(runtime, Hosted)}
+        states = [participation.state() for participation in self._participations]
         lags = await asyncio.gather(*(runtime.lags() for runtime in measured.values()))
-        states = [participation.state() for participation in parts.participations]
         scrape = Scrape(
             measures=[runtime.measures() for runtime in measured.values()],
             lags=dict(zip(measured, lags, strict=True)),
-            connection=None if parts.connection is None else parts.connection.state(),
+            connection=None if connection is None else connection.state(),
             elections=[state for state in states if state.count == 1],
             shards=[state for state in states if state.count > 1],
-            requests={} if parts.cluster is None else parts.cluster.requests(),
-            times={} if parts.cluster is None else parts.cluster.times(),
+            requests={} if cluster is None else cluster.requests(),
+            times={} if cluster is None else cluster.times(),
             stalls=self.watchdog.stalls,
             version=version("natsctl"),
         )
@@ -201,41 +186,6 @@ class Vitals:
     def metrics_without_loop(self) -> list[Family]:
         """Return what any thread knows: the stalls. What is not known is left out."""
         return families(Scrape(stalls=self.watchdog.stalls, version=version("natsctl")))
-
-    def _connection_check(self) -> Check:
-        if self._parts.connection is None:
-            return Check("nats", "not connected: the process is starting or stopping")
-        state = self._parts.connection.state()
-        if state.connected:
-            return Check("nats")
-        return Check("nats", f"not connected to {state.server}: {state.last_error}")
-
-
-def _checks(runtime: Runnable) -> list[Check]:
-    """Check a controller and each of its caches."""
-    name = f"controller/{runtime.name}"
-    if not isinstance(runtime, Hosted):
-        return [Check(name, "" if runtime.synced.is_set() else "the controller is starting")]
-    caches = runtime.measures().caches
-    opened = Check(name, "" if caches else "the controller is opening its stores")
-    return [
-        opened,
-        *(Check(f"cache/{runtime.name}/{cache.slot}", _cache_failure(cache)) for cache in caches),
-    ]
-
-
-def _participation_check(state: ShareState) -> Check:
-    check = f"{'lease' if state.count == 1 else 'shard'}/{state.name}"
-    if not state.known:
-        return Check(check, "the lease was not read or written yet, or the last attempt failed")
-    waits = state.count > 1 and not state.works
-    return Check(check, "this process has no shares of the keys yet" if waits else "")
-
-
-def _cache_failure(cache: CacheMeasures) -> str:
-    if cache.failure:
-        return cache.failure
-    return "" if cache.synced else f"the first listing of {cache.kind} is not complete"
 
 
 T = TypeVar("T")
@@ -299,14 +249,17 @@ class _Answers:
         self._pages: dict[str, tuple[bytes, str]] = {}  # by Accept header
 
     def verdict(self, endpoint: str) -> CheckVerdict:
-        """Return the verdict behind `livez` or `readyz`."""
         if endpoint == "livez":
             return self._vitals.live()
 
         async def ready() -> CheckVerdict:
             return self._vitals.ready()
 
-        return self._of_loop(ready) or CheckVerdict(endpoint, (self._blocked(),))
+        answer = self._of_loop(ready)
+        if answer is not None:
+            return answer
+        blocked = str(self._vitals.watchdog.stall or f"no answer in {ANSWER_S:g} s")
+        return CheckVerdict(endpoint, (Check("event-loop", blocked),))
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, which depends on *accept*.
@@ -337,10 +290,6 @@ class _Answers:
                 return future.result(LOOK_S)
         future.cancel()
         return None
-
-    def _blocked(self) -> Check:
-        stall = self._vitals.watchdog.stall
-        return Check("event-loop", str(stall or f"no answer in {ANSWER_S:g} s"))
 
 
 class _Server(ThreadingHTTPServer):
@@ -477,11 +426,16 @@ async def probe(address: Address, path: str, *, answer_s: float = PROBE_S) -> Pr
     Raises `NoDaemonError` if no process responds within *answer_s* seconds, or if the response is
     not HTTP.
     """
+    response = bytearray()
     try:
         async with asyncio.timeout(answer_s):
-            nearby = address.nearby
-            opened = await asyncio.open_connection(nearby.host, nearby.port)
-            response = await _exchange(opened, path)
+            reader, writer = await asyncio.open_connection(*msgspec.structs.astuple(address.nearby))
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+                while len(response) < ANSWER_MAX and (chunk := await reader.read(ANSWER_MAX)):
+                    response += chunk
+            finally:
+                writer.transport.abort()
     except TimeoutError:
         raise NoDaemonError(f"{address} does not respond within {answer_s:g} s") from None
     except OSError as error:
@@ -489,23 +443,7 @@ async def probe(address: Address, path: str, *, answer_s: float = PROBE_S) -> Pr
         raise NoDaemonError(
             f"cannot connect to {address}: {reason}; start the daemon with --listen {address}"
         ) from error
-    return _parsed(response, address)
-
-
-async def _exchange(opened: tuple[asyncio.StreamReader, asyncio.StreamWriter], path: str) -> str:
-    reader, writer = opened
-    try:
-        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-        response = bytearray()
-        while len(response) < ANSWER_MAX and (chunk := await reader.read(ANSWER_MAX)):
-            response += chunk
-        return response.decode("utf-8", "replace")
-    finally:
-        writer.transport.abort()
-
-
-def _parsed(response: str, address: Address) -> ProbeResponse:
-    head, _, text = response.partition("\r\n\r\n")
+    head, _, text = response.decode("utf-8", "replace").partition("\r\n\r\n")
     match head.split(maxsplit=2):
         case [protocol, status, *_] if protocol.startswith("HTTP/") and status.isdigit():
             return ProbeResponse(int(status) == HTTPStatus.OK, text)

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,10 +13,8 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.evidence import MEMORY
 from natsctl.controller.slots import slots
 from natsctl.core.coordination.installation import INSTALLATION
-from natsctl.core.coordination.lease import FIRST_RUNS, first_run_of, former_lease_of, records_of
 from natsctl.core.readers import Primary, Tertiary
 from natsctl.daemon.operator import Guest, Runnable
-from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreError, UsageError
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.managed import AnnotationNames, ManagedController
@@ -65,16 +64,11 @@ def kinds_of(controller: Controller | Runnable) -> Iterator[UsedKind]:
             yield UsedKind(slot.kind, role, written, slot.name, recreated)
     if isinstance(controller, Controller | Guest):
         role = "primary" if isinstance(controller, ManagedController) else "tertiary"
-        held = _held_kinds(controller)
+        written_kinds: Sequence[Kind[Any]] = ()
+        if isinstance(controller, InformerController | ManagedController):
+            written_kinds = controller.held_kinds  # which get a finalizer
         for kind in controller.kinds:
-            yield UsedKind(kind, role, kind in held)
-
-
-def _held_kinds(controller: Controller | Guest) -> Sequence[Kind[Any]]:
-    """Return the kinds whose objects the controller gives a finalizer."""
-    if isinstance(controller, InformerController | ManagedController):
-        return controller.held_kinds
-    return ()
+            yield UsedKind(kind, role, kind in written_kinds)
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -91,56 +85,22 @@ class Used(msgspec.Struct, frozen=True):
 
     @property
     def bucket(self) -> str:
-        """The name of the bucket."""
         return self.kind.bucket
 
 
-def used_by(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
-    """Return the kinds in buckets that the controllers use, in the order of their declaration."""
-    return tuple(used for controller in controllers for used in _used_by(controller))
-
-
-def leases_of(
-    controllers: Iterable[Controller | Guest], settings: ControllerSettings
-) -> tuple[Used, ...]:
-    """Return the uses of the bucket of leases: each controller has a record and heartbeats there.
-
-    It also reads the lease that version 0.2 wrote.
-    """
-    return tuple(
-        used for controller in controllers for used in _leases_of(controller.name, settings)
-    )
-
-
-def first_runs_of(
-    controllers: Iterable[Controller | Guest], settings: ControllerSettings
-) -> tuple[Used, ...]:
-    """Return the uses of the bucket `natsctl` that several processes of a controller need."""
-    if not settings.leader_elect and not settings.shard:
-        return ()
-    return tuple(
-        Used(FIRST_RUNS.part(first_run_of(name)), written=True, controller=name, watched=False)
-        for name in (controller.name for controller in controllers)
-    )
-
-
-def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:
-    if settings.leader_elect or settings.shard:
-        yield Used(records_of(name), written=True, controller=name)
-        yield Used(former_lease_of(name), written=False, controller=name, watched=False)
-
-
-def _used_by(controller: Controller | Guest) -> Iterator[Used]:
-    for used in kinds_of(controller):
-        if isinstance(used.kind, KvKind):
-            yield Used(used.kind, used.written, controller.name)
-    if isinstance(controller, Controller):
-        memory = MEMORY.part(f"gc.{controller.name}")
-        yield Used(memory, written=True, controller=controller.name, watched=False)
-        yield Used(INSTALLATION, written=True, controller=controller.name, watched=False)
-    if isinstance(controller, ManagedController) and isinstance(controller.kind, KvKind):
-        links = RECORDS.part(record_key(controller.kind.bucket, ">", AnnotationNames()))
-        yield Used(links, written=True, controller=controller.name, watched=False)
+def used_by(controllers: Iterable[Controller | Guest]) -> Iterator[Used]:
+    """Yield the kinds in buckets that the controllers use, in the order of their declaration."""
+    for controller in controllers:
+        single = partial(Used, written=True, controller=controller.name, watched=False)
+        for used in kinds_of(controller):
+            if isinstance(used.kind, KvKind):
+                yield Used(used.kind, used.written, controller.name)
+        if isinstance(controller, Controller):
+            yield single(MEMORY.part(f"gc.{controller.name}"))
+            yield single(INSTALLATION)
+        if isinstance(controller, ManagedController) and isinstance(controller.kind, KvKind):
+            keys = record_key(controller.kind.bucket, ">", AnnotationNames())
+            yield single(RECORDS.part(keys))
 
 
 @asynccontextmanager

@@ -88,71 +88,47 @@ def make(controller_class: type[R], path: str) -> R:
     return controller
 
 
-def _path_form(path: str) -> str:
-    """Return the form that a path should have, with the file or the dotted name as an example."""
-    file, _, name = path.partition(":")
-    if _is_file(file):
-        parts = Path(os.path.relpath(file)).with_suffix("").parts
-        module = "package.module" if ".." in parts else ".".join(parts)
-        return f"{module}:{name or 'Name'}"
-    module, _, name = path.replace(":", "").rpartition(".")
-    example = f", for example {module}:{name}" if module and name else ""
-    return f"package.module:Name{example}"
-
-
-def _is_file(module: str) -> bool:
-    return "/" in module or module.endswith(".py")
-
-
 def _module(name: str) -> ModuleType:
+    """Import a module; an error has the part of the traceback that is in the user's own modules."""
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _raised(name, error) from error
-        raise UsageError(_not_found(name, error.name)) from None
     except (Exception, SystemExit) as error:
-        raise _raised(name, error) from error
-
-
-def _not_found(name: str, missing: str) -> str:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            raise UsageError(f"{name} cannot be imported: {explained_error(error)}") from error
     parent, _, last = missing.rpartition(".")
     if not parent:
         names = [module.name for module in pkgutil.iter_modules()]
         reason = "it is neither in the current directory nor installed"
     elif not (folders := list(getattr(importlib.import_module(parent), "__path__", ()))):
-        return f"there is no module {name}: {parent} is a module, not a package"
+        raise UsageError(f"there is no module {name}: {parent} is a module, not a package")
     else:
         names = [module.name for module in pkgutil.iter_modules(folders)]
         reason = f"{parent} exists and has {', '.join(names) or 'no modules'}"
-    return f"there is no module {name}: {reason}{did_you_mean(last, names)}"
-
-
-def _raised(name: str, error: BaseException) -> UsageError:
-    """Return an error with the part of the traceback that is in the user's own modules."""
-    return UsageError(f"{name} cannot be imported: {explained_error(error)}")
+    raise UsageError(f"there is no module {name}: {reason}{did_you_mean(last, names)}")
 
 
 def _loaded(path: str, loadable: Loadable) -> tuple[ModuleType, object]:
     """Return the module and the object at *path*; an error lists the loadable objects."""
     module_name, colon, name = path.partition(":")
-    if _is_file(module_name) or not (colon and module_name and name):
-        raise UsageError(f"controller {path!r}: write {_path_form(path)}")
+    if "/" in module_name or module_name.endswith(".py"):
+        parts = Path(os.path.relpath(module_name)).with_suffix("").parts
+        module_name = "package.module" if ".." in parts else ".".join(parts)
+        form = f"{module_name}:{name or 'Name'}"
+        raise UsageError(f"controller {path!r}: write {form}")
+    if not (colon and module_name and name):
+        dotted, _, last = path.replace(":", "").rpartition(".")
+        example = f", for example {dotted}:{last}" if dotted and last else ""
+        raise UsageError(f"controller {path!r}: write package.module:Name{example}")
     module = _module(module_name)
     try:
         return module, getattr(module, name)
     except AttributeError:
-        advice = _advice(name, module, loadable)
+        controllers = _names(module, loadable)
+        others = [attribute for attribute in vars(module) if not attribute.startswith("_")]
+        there = f": its controllers are {', '.join(controllers)}" if controllers else ""
+        advice = f"{there}{did_you_mean(name, controllers or others)}"
         raise UsageError(f"{module_name} has no {name!r}{advice}") from None
-
-
-def _advice(name: str, module: ModuleType, loadable: Loadable) -> str:
-    controllers = _names(module, loadable)
-    if controllers:
-        return f": its controllers are {', '.join(controllers)}{did_you_mean(name, controllers)}"
-    return did_you_mean(
-        name, [attribute for attribute in vars(module) if not attribute.startswith("_")]
-    )
 
 
 def _described(value: object, module: ModuleType, loadable: Loadable | None = None) -> str:

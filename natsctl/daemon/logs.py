@@ -54,7 +54,6 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or hold it back and count it."""
         kind = _line_kind(record)
         if kind is None:
             super().emit(record)
@@ -72,7 +71,6 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
             self._end_at(fold.until, kind)
 
     def close(self) -> None:
-        """Write all lines that are held back, and close the handler."""
         if not self.stream.closed:
             self._write_all()
         super().close()
@@ -190,7 +188,6 @@ class _LineFormatter(logging.Formatter):
         self._colour = _terminal_has_colour()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of the record; its own fields win over those of its task."""
         event = record.msg if isinstance(record.msg, LogEvent) else None
         given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         first = {
@@ -207,7 +204,6 @@ class _LineFormatter(logging.Formatter):
         return self._render({name: self._hidden(name, value) for name, value in line.items()})
 
     def _hidden(self, name: str, value: object) -> object:
-        """Return a number as it is, and else a text without secrets, cut to a limit."""
         if value is None or isinstance(value, bool | int | float):
             return value
         limit = TRACEBACK_MAX if name == "exception" else TEXT_MAX

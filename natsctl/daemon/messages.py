@@ -1,6 +1,6 @@
 """The verbs that a daemon answers over NATS, and the JSON messages of its answers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from heapq import nsmallest
 
@@ -9,6 +9,8 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from natsctl.core.explain import Explanation, Status
+from natsctl.core.history import RECORDS_MAX, SyncRecord
+from natsctl.jetstream.events import KvEvent
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.plans.plan import KeyPlan, Plan
 from natsctl.telemetry.hiding import shortened
@@ -39,7 +41,6 @@ class Verb(StrEnum):
     GC_ACCEPT = "gc.accept"
 
     def subject(self, controller: str) -> str:
-        """Return the subject of requests about that controller."""
         return f"{API}.{self}.{controller}"
 
     @property
@@ -49,7 +50,6 @@ class Verb(StrEnum):
 
     @property
     def collects(self) -> bool:
-        """True if the verb is about garbage."""
         return self in {Verb.GC_PLAN, Verb.GC_APPLY, Verb.GC_ACCEPT}
 
     def group(self, *, shared: bool) -> str:
@@ -145,7 +145,6 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, status: Status, daemon: DaemonProcess) -> "ControllerStatus":
-        """Return the status as that daemon reports it."""
         return cls(
             **asdict(status),
             daemon=daemon,
@@ -157,7 +156,6 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
         )
 
     def limited(self, count: int = SHOWN_MAX) -> "ControllerStatus":
-        """Return the status with at most *count* keys in each list, and with short texts."""
         failing = first_keys(self.failing, count)
         since = self.failing_since
         return replace(
@@ -211,13 +209,7 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     here: bool = True
     planned: KeyPlan | None = None
 
-    @classmethod
-    def of(cls, explanation: Explanation, daemon: DaemonProcess) -> "KeyExplanation":
-        """Return the explanation as that daemon reports it."""
-        return cls(**asdict(explanation), daemon=daemon)
-
     def limited(self, count: int) -> "KeyExplanation":
-        """Return the explanation with at most *count* owned objects of each kind."""
         owned = {kind: keys[:count] for kind, keys in self.owned.items()}
         unlisted = sum(len(keys[count:]) for keys in self.owned.values())
         return replace(
@@ -230,12 +222,11 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
 
     @property
     def past(self) -> bool:
-        """True if the key was synced, or an event about the key was recorded."""
         return bool(self.syncs or self.events)
 
 
 class ObjectName(msgspec.Struct, frozen=True):
-    """The request for a manifest: an object by its kind and key, as a `Branch` names it."""
+    """An object whose manifest is requested, as a `Branch` names it."""
 
     kind: str
     key: str
@@ -273,7 +264,6 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     paused_count: int = 0
 
     def limited(self, count: int) -> "Queuing":
-        """Return the answer with at most *count* reasons."""
         paused = first_keys(self.paused, count)
         return replace(self, invalid=first_keys(self.invalid, count), paused=paused)
 
@@ -309,11 +299,9 @@ class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, plan: GarbagePlan, controller: str) -> "ControllerPlan":
-        """Return the plan as a plan for that controller."""
         return cls(**asdict(plan), controller=controller)
 
     def limited(self, count: int) -> "ControllerPlan":
-        """Return the plan with its first *count* orphans; `more` counts the others."""
         unlisted = self.more + len(self.orphans[count:])
         return replace(self, orphans=self.orphans[:count], more=unlisted)
 
@@ -324,13 +312,7 @@ class KeyPlans(Plan, frozen=True, kw_only=True):
     daemon: DaemonProcess
     more: int = 0
 
-    @classmethod
-    def of(cls, plan: Plan, daemon: DaemonProcess) -> "KeyPlans":
-        """Return the plan as that daemon reports it."""
-        return cls(**asdict(plan), daemon=daemon)
-
     def limited(self, count: int) -> "KeyPlans":
-        """Return the plan with at most *count* actions of each key, and *count* orphans."""
         keys = {
             key: replace(plan, error=cut(plan.error), actions=plan.actions[:count])
             for key, plan in self.keys.items()
@@ -364,3 +346,22 @@ def first_keys(texts: Mapping[str, str], count: int) -> dict[str, str]:
 def cut(text: str) -> str:
     """Return the text without its middle part if it has more than `TEXT_MAX` characters."""
     return shortened(text, TEXT_MAX)
+
+
+def with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:
+    """Return the last syncs, with those that earlier processes recorded as events."""
+    known = {sync.started: sync for sync in syncs}
+    for event in events:
+        note = event.sync
+        if note is not UNSET and note.started not in known:
+            known[note.started] = SyncRecord(
+                operation=note.operation,
+                started=note.started,
+                duration_s=note.duration_s,
+                revision=note.revision,
+                error=event.message if note.failures else "",
+                created=note.created,
+                updated=note.updated,
+                deleted=note.deleted,
+            )
+    return sorted(known.values(), key=lambda sync: sync.started)[-RECORDS_MAX:]

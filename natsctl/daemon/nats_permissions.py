@@ -108,7 +108,6 @@ class _Permissions:
         return [*self._streams(requests, streams), *flow]
 
     def daemon(self) -> Iterator[Part]:
-        """Yield what a daemon with the controllers publishes."""
         own = [*self._buckets, SCHEMAS.bucket]
         yield (
             "its buckets and the bucket natsctl: inspect, create, read, watch",
@@ -137,7 +136,6 @@ class _Permissions:
         yield "finds other daemons that sync the same keys", peers
 
     def served(self) -> Iterator[Part]:
-        """Yield what a daemon subscribes to, beside answers."""
         service = [f"{ROOT}.*", f"{ROOT}.*.{NAME}", f"{ROOT}.*.{NAME}.*"]
         verbs = [f"{API}.*.{name}" for name in self._names]
         verbs += [f"{API}.gc.*.{name}" for name in self._collecting]
@@ -145,7 +143,6 @@ class _Permissions:
         yield "its NATS service", [*service, *verbs]
 
     def operator(self) -> Iterator[Part]:
-        """Yield what an operator publishes: every verb, and writes of primaries."""
         verbs = [f"{API}.*.{name}" for name in self._names]
         verbs += [f"{API}.gc.*.{name}" for name in self._collecting]
         asked = "natsctl status, describe, plan, resync, gc, replay"
@@ -160,7 +157,6 @@ class _Permissions:
         yield "natsctl events", self._events()
 
     def viewer(self) -> Iterator[Part]:
-        """Yield what a viewer publishes: the verbs that read."""
         read = (Verb.STATUS, Verb.EXPLAIN, Verb.TREE)
         verbs = [verb.subject(name) for name in self._names for verb in read]
         yield "natsctl status, describe", [f"{ROOT}.INFO.{NAME}", *verbs]

@@ -206,14 +206,12 @@ class Operator:
         return nats and nats.guarded(guard), kube and kube.guarded(guard)
 
     def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
-        """Return a coroutine that runs the controller, and the event that starts the next one."""
         participation, run = self.participations.get(runtime.name), runtime.run
         if participation is None:
             return run(), runtime.synced
         return participation.during(run, runtime.synced), participation.leadership.sought
 
     async def _start(self, running: RunnableByTask) -> None:
-        """Start the controllers, and return when one ends or `stop` is called."""
         for runtime in self.runtimes:
             context = contextvars.copy_context()
             context.run(bind_log_context, controller=runtime.name)
@@ -232,7 +230,6 @@ class Operator:
         await self._wait(self._stopping, running)
 
     async def _wait(self, event: asyncio.Event, running: RunnableByTask) -> bool:
-        """Wait for the event; return False if a controller ended or `stop` was called."""
         waits = [asyncio.create_task(awaited.wait()) for awaited in (event, self._stopping)]
         try:
             await asyncio.wait((*waits, *running), return_when=asyncio.FIRST_COMPLETED)

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from urllib.parse import unquote, urlsplit
 
@@ -48,8 +48,12 @@ async def sending(url: str) -> AsyncIterator[None]:
     Args:
         url: the URL of the collector; a URL without a path gets the path `/v1/traces`.
     """
-    with Secrets(_secrets(url)), _failure_log(hidden(url)) as failures:
-        exporter = HidingExporter(OTLPSpanExporter(endpoint=_endpoint(url)), failures)
+    endpoint = url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}{PATH}"
+    logger, failures = logging.getLogger(trace_exporter.__name__), FailureLog(hidden(url))
+    with Secrets(_secrets(url)), ExitStack() as stack:
+        logger.addFilter(failures)
+        stack.callback(logger.removeFilter, failures)
+        exporter = HidingExporter(OTLPSpanExporter(endpoint=endpoint), failures)
         provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
         trace.set_tracer_provider(provider)  # for the spans of handlers
@@ -74,21 +78,16 @@ class FailureLog(logging.Filter):
         self._failing = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Log the exporter's message as a failure, and drop the record."""
-        self.failed(record.getMessage())
+        self.note(record.getMessage())
         return False
 
-    def failed(self, error: str) -> None:
-        """Log that spans cannot be sent, unless that is logged already."""
-        if not self._failing:
-            self._failing = True
+    def note(self, error: str) -> None:
+        """Note the *error* of a try to send spans; empty if it succeeded."""
+        if error and not self._failing:
             log.warning("cannot send spans, syncing continues", url=self._url, error=error)
-
-    def succeeded(self) -> None:
-        """Log that spans are sent again, if a failure is logged."""
-        if self._failing:
-            self._failing = False
+        elif self._failing and not error:
             log.info("sending spans again", url=self._url)
+        self._failing = bool(error)
 
 
 class HidingExporter(SpanExporter):
@@ -100,20 +99,16 @@ class HidingExporter(SpanExporter):
         self._ended = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send the spans in the calling thread; never raises."""
         try:
             result = self._exporter.export([_hidden_span(span) for span in spans])
         except Exception as error:  # noqa: BLE001 - no error of an exporter may end its thread
-            self._failures.failed(error_text(error))
+            self._failures.note(error_text(error))
             return SpanExportResult.FAILURE
-        if result is SpanExportResult.SUCCESS:
-            self._failures.succeeded()
-        else:
-            self._failures.failed("the collector rejected them")
+        succeeded = result is SpanExportResult.SUCCESS
+        self._failures.note("" if succeeded else "the collector rejected them")
         return result
 
     def shutdown(self) -> None:
-        """Stop sending and retrying."""
         if not self._ended:
             self._ended = True
             self._exporter.shutdown()
@@ -123,16 +118,17 @@ def _hidden_span(span: ReadableSpan) -> ReadableSpan:
     status = span.status
     if status.description is not None:
         status = Status(status.status_code, hidden(status.description))
-    events = [
-        Event(event.name, _hidden_all(event.attributes), event.timestamp) for event in span.events
-    ]
+
+    def hide(attributes: Mapping[str, AttributeValue] | None) -> dict[str, AttributeValue]:
+        return {name: _hidden_value(value) for name, value in (attributes or {}).items()}
+
     return ReadableSpan(
         name=hidden(span.name),
         context=span.get_span_context(),
         parent=span.parent,
         resource=span.resource,
-        attributes=_hidden_all(span.attributes),
-        events=events,
+        attributes=hide(span.attributes),
+        events=[Event(one.name, hide(one.attributes), one.timestamp) for one in span.events],
         links=span.links,
         kind=span.kind,
         status=status,
@@ -142,27 +138,12 @@ def _hidden_span(span: ReadableSpan) -> ReadableSpan:
     )
 
 
-def _hidden_all(attributes: Mapping[str, AttributeValue] | None) -> dict[str, AttributeValue]:
-    return {name: _hidden_value(value) for name, value in (attributes or {}).items()}
-
-
 def _hidden_value(value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
         return hidden(value, limit=TRACEBACK_MAX)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [hidden(item) for item in value if isinstance(item, str)] or value
     return value
-
-
-@contextmanager
-def _failure_log(url: str) -> Iterator[FailureLog]:
-    """Filter the lines of the exporter's logger while the context lasts."""
-    logger, failures = logging.getLogger(trace_exporter.__name__), FailureLog(url)
-    logger.addFilter(failures)
-    try:
-        yield failures
-    finally:
-        logger.removeFilter(failures)
 
 
 async def _flushed(provider: TracerProvider) -> bool:
@@ -181,10 +162,6 @@ async def _flushed(provider: TracerProvider) -> bool:
     return await happens(sent, within_s=FLUSH_S)
 
 
-def _endpoint(url: str) -> str:
-    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}{PATH}"
-
-
 def _resource() -> Resource:
     """Return the description of this process; OpenTelemetry's variables override it."""
     attributes: dict[str, str | int] = {
@@ -197,7 +174,6 @@ def _resource() -> Resource:
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """Yield the credentials for the collector."""
     yield unquote(urlsplit(url).password or "")
     for name in _HEADER_VARIABLES:
         for header in os.environ.get(name, "").split(","):

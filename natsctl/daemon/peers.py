@@ -7,13 +7,13 @@ permission. Without this permission, the other daemons and `natsctl status` stil
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 
 from natsctl.core.coordination.lease import Workload, name_taken
-from natsctl.core.coordination.shares import Participation, ShareState
+from natsctl.core.coordination.shares import Participation
 from natsctl.daemon.messages import ControllerStatus, DaemonProcess
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection import Connection
@@ -34,7 +34,6 @@ class Mode(StrEnum):
 
     @property
     def option(self) -> str:
-        """The command line options of the mode."""
         return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
@@ -49,19 +48,14 @@ def configured_mode(participation: Participation | None, *, dry_run: bool = Fals
 
 def current_mode(participation: Participation | None, *, dry_run: bool = False) -> str:
     """Return the mode and the daemon's present part in it, as `natsctl status` shows them."""
-    if dry_run:
-        return Mode.DRY_RUN.value
-    if participation is None:
-        return Mode.ALONE.value
+    mode = configured_mode(participation, dry_run=dry_run)
+    if participation is None or dry_run:
+        return mode.value
     state = participation.state()
-    if not participation.leadership.shared:
+    if mode is Mode.ELECTED:
         return "leader" if state.works else "standby"
-    return _shard_of(state)
-
-
-def _shard_of(state: ShareState) -> str:
     if state.identity not in state.members:
-        return Mode.SHARED.value
+        return mode.value
     members = sorted(state.members)
     text = f"shard {members.index(state.identity) + 1} of {len(members)}"
     text += f", {state.shares[state.identity]} shares"
@@ -150,7 +144,6 @@ class Peers:
                 await happens(self._lost, within_s=pause_s)
 
     async def _introduce(self, connection: Connection) -> bool:
-        """Send the introduction to all daemons; return whether this daemon answered too."""
         payload = msgspec.json.encode(self._presence)
         answers = await ask_all(connection, self._subject, payload, timeout_s=ANSWER_S)
         decoded = [_presence(answer.data) for answer in answers if answer.error is None]
@@ -159,32 +152,28 @@ class Peers:
         return any(presence.daemon.id == self._presence.daemon.id for presence in present)
 
     def _update(self, *present: Presence) -> None:
-        """Store the daemons that run now, and warn if a new one syncs the same keys."""
-        presence = self._presence
-        self._others = {
-            peer.daemon.id: peer for peer in present if peer.daemon.id != presence.daemon.id
-        }
-        disturbing = {id_: peer for id_, peer in self._others.items() if presence.disturbs(peer)}
+        own, name = self._presence, self._controller
+        self._others = {peer.daemon.id: peer for peer in present if peer.daemon.id != own.daemon.id}
+        disturbing = {id_: peer for id_, peer in self._others.items() if own.disturbs(peer)}
         if disturbing.keys() - self._warned:
-            self._warn(disturbing.values())
-        elif self._warned and not disturbing:
-            log.info("no other daemon syncs the same keys any more", controller=self._controller)
-        self._warned = frozenset(disturbing)
-
-    def _warn(self, disturbing: Iterable[Presence]) -> None:
-        presence, peers = self._presence, sorted(disturbing, key=lambda peer: str(peer.daemon))
-        for peer in peers:
-            if not presence.work.same(peer.work):
-                reason = name_taken(self._controller, str(peer.daemon), peer.work, presence.work)
+            peers = sorted(disturbing.values(), key=lambda peer: str(peer.daemon))
+            others = [peer for peer in peers if not own.work.same(peer.work)]
+            if others:
+                reason = name_taken(name, str(others[0].daemon), others[0].work, own.work)
                 log.warning("controllers have the same name", reason=reason)
-                return
-        log.warning(
-            "every key is synced more than once",
-            controller=self._controller,
-            daemons=enumerated([f"{peer.daemon}{_option(peer)}" for peer in peers], SHOWN_MAX),
-            this_daemon=presence.mode.option,
-            hint=ADVICE,
-        )
+            else:
+                options = [f" ({peer.mode.option})" if peer.mode else "" for peer in peers]
+                names = [f"{peer.daemon}{o}" for peer, o in zip(peers, options, strict=True)]
+                log.warning(
+                    "every key is synced more than once",
+                    controller=name,
+                    daemons=enumerated(names, SHOWN_MAX),
+                    this_daemon=own.mode.option,
+                    hint=ADVICE,
+                )
+        elif self._warned and not disturbing:
+            log.info("no other daemon syncs the same keys any more", controller=name)
+        self._warned = frozenset(disturbing)
 
 
 def conflict(statuses: Sequence[ControllerStatus]) -> str:
@@ -206,10 +195,6 @@ def conflict(statuses: Sequence[ControllerStatus]) -> str:
         return ""
     reason = "daemons run in different modes" if different else f"{alone} daemons run alone"
     return f"every key is synced more than once because {reason}: {ADVICE}"
-
-
-def _option(presence: Presence) -> str:
-    return f" ({presence.mode.option})" if presence.mode else ""
 
 
 def _presence(text: bytes) -> Presence | None:

@@ -41,8 +41,6 @@ from natsctl.model.write_guard import WriteGuard
 from natsctl.telemetry.logger import bind_log_context
 from natsctl.watchers import InformerController
 
-SYNC_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
-
 
 class SyncResult(msgspec.Struct, frozen=True):
     """The result of a key's sync: `error` is None if it succeeded."""
@@ -76,7 +74,15 @@ async def inspecting(
     existing = nats.guarded(_NoNewBuckets())
     runtime = ControllerRuntime(controller, nats=existing, kube=kube, owner_names=owner_names)
     async with runtime.opened():
-        await _wait_synced(runtime)
+        synced = False
+        while not synced:
+            try:
+                async with asyncio.timeout(LIST_TIMEOUT_S):
+                    await runtime.complete()
+                synced = True
+            except TimeoutError:
+                if runtime.failure is not None:
+                    raise runtime.failure from None
         yield runtime
 
 
@@ -95,35 +101,23 @@ async def sync_once(
     await controller.start()
 
     async def sync(key: str) -> None:
-        report(await _sync(runtime, key))
+        error: Exception | None = None
+        explanation = runtime.explain(key)
+        if explanation.invalid:
+            error = InvalidObjectError(explanation.invalid)
+        elif not explanation.exists and not any(explanation.owned.values()):
+            error = NotFoundError("it does not exist")
+        else:
+            try:
+                await runtime.sync(key)
+            except Exception as failure:  # noqa: BLE001 - any error of a handler is its key's failure
+                error = failure
+        report(SyncResult(key, error))
 
     try:
         await for_each(keys, sync, workers=controller.workers)
     finally:
         await controller.clean()
-
-
-async def _sync(runtime: ControllerRuntime, key: str) -> SyncResult:
-    explanation = runtime.explain(key)
-    if explanation.invalid:
-        return SyncResult(key, InvalidObjectError(explanation.invalid))
-    if not explanation.exists and not any(explanation.owned.values()):
-        return SyncResult(key, NotFoundError("it does not exist"))
-    try:
-        await runtime.sync(key)
-    except Exception as error:  # noqa: BLE001 - any error of a handler is its key's failure
-        return SyncResult(key, error)
-    return SyncResult(key, None)
-
-
-async def _wait_synced(runtime: ControllerRuntime) -> None:
-    while True:
-        try:
-            async with asyncio.timeout(SYNC_TIMEOUT_S):
-                return await runtime.complete()
-        except TimeoutError:
-            if runtime.failure is not None:
-                raise runtime.failure from None
 
 
 LIST_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
@@ -208,19 +202,17 @@ async def make_plan(
 def _runtime(
     controller: Controller | Guest, stores: Planned, owner_names: OwnerNames | None
 ) -> Hosted:
-    """Return what runs the controller over the stores of the plan."""
+    nats, kube = stores.nats, stores.kube
+    if isinstance(controller, Controller):
+        controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
+        controller.rate_limit = None
+        return ControllerRuntime(controller, nats=nats, kube=kube, owner_names=owner_names)
     if isinstance(controller, ManagedController | InformerController):
-        controller.use(nats=stores.nats, kube=stores.kube)
+        controller.use(nats=nats, kube=kube)
         return controller
-    if not isinstance(controller, Controller):
-        raise UsageError(
-            f"{controller.name} cannot be planned: it is neither a Controller, a ManagedController "
-            "nor an InformerController"
-        )
-    controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
-    controller.rate_limit = None
-    return ControllerRuntime(
-        controller, nats=stores.nats, kube=stores.kube, owner_names=owner_names
+    raise UsageError(
+        f"{controller.name} cannot be planned: it is neither a Controller, a ManagedController "
+        "nor an InformerController"
     )
 
 
@@ -286,7 +278,6 @@ class _Run:
         return MadePlan(plan, tuple(record.changes()), without_bucket)
 
     async def _started(self) -> None:
-        """Wait until the caches are synced; raises the error of a store that cannot be read."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + LIST_TIMEOUT_S
         while not self._runtime.synced.is_set():
@@ -330,7 +321,6 @@ class _Run:
             )
 
     def _show_progress(self) -> tuple[int, int]:
-        """Report and return the numbers of syncs and of keys."""
         syncs, primaries = self._stores.record.syncs, self._runtime.primaries
         self._progress(syncs, primaries)
         return syncs, primaries
@@ -373,68 +363,44 @@ class Planner:
         again, and for one with too many objects. Raises `NatsctlError` if another plan is being
         made, and if the plan takes longer than `LIMIT_S`.
         """
+        running = runtime.controller if isinstance(runtime, ControllerRuntime) else runtime
+        path = f"{type(running).__module__}:{type(running).__qualname__}"
+        command = f"run natsctl plan -c {path}, which has no limit"
         if not 1 <= len(keys) <= KEYS_MAX:
+            raise UsageError(f"name 1 to {KEYS_MAX} keys: a daemon makes no larger plan; {command}")
+        if not isinstance(running, Controller | Guest):
+            raise UsageError(f"{runtime.name} cannot be planned: it is a {type(running).__name__}")
+        try:
+            controller = make(type(running), path)
+        except UsageError as error:
+            raise UsageError(f"{runtime.name} cannot be planned in its daemon: {error}") from error
+        if controller.name != runtime.name:
             raise UsageError(
-                f"name 1 to {KEYS_MAX} keys: a daemon makes no larger plan; {_command(runtime)}"
+                f"{runtime.name} cannot be planned in its daemon: {path} alone makes another "
+                f"controller, {controller.name}"
             )
-        controller = _new_instance(runtime)
         caches = [informer.cache for informer in runtime.informers.values()]
         objects = sum(len(cache) + len(cache.invalid) for cache in caches)
         if objects > self._objects_max:
             raise UsageError(
                 f"{runtime.name} has {objects} objects, and a daemon plans with at most "
-                f"{self._objects_max}: {_command(runtime)}"
+                f"{self._objects_max}: {command}"
             )
         if self._busy.locked():
             raise NatsctlError("the daemon is making another plan: try again")
+        context = Context()  # without the context variables of this daemon
+        context.run(bind_log_context, controller=controller.name, planning=True)
         async with self._busy:
+            work = plan(
+                controller,
+                nats=self._nats,
+                kube=self._kube,
+                keys=keys,
+                owner_names=self._owner_names,
+            )
+            task = asyncio.create_task(work, name="plan", context=context)
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    return await self._planned(controller, keys)
+                    return await task
             except TimeoutError:
-                raise NatsctlError(
-                    f"the plan takes longer than {LIMIT_S:g} s: {_command(runtime)}"
-                ) from None
-
-    async def _planned(self, controller: Controller | Guest, keys: Sequence[str]) -> Plan:
-        """Make the plan with fresh context variables."""
-        context = Context()
-        context.run(bind_log_context, controller=controller.name, planning=True)
-        work = plan(
-            controller,
-            nats=self._nats,
-            kube=self._kube,
-            keys=keys,
-            owner_names=self._owner_names,
-        )
-        return await asyncio.create_task(work, name="plan", context=context)
-
-
-def _new_instance(runtime: Hosted) -> Controller | Guest:
-    """Return a new instance of the controller's class, if it is the same controller."""
-    running = _controller(runtime)
-    if not isinstance(running, Controller | Guest):
-        raise UsageError(f"{runtime.name} cannot be planned: it is a {type(running).__name__}")
-    path = _path(type(running))
-    try:
-        controller = make(type(running), path)
-    except UsageError as error:
-        raise UsageError(f"{runtime.name} cannot be planned in its daemon: {error}") from error
-    if controller.name != runtime.name:
-        raise UsageError(
-            f"{runtime.name} cannot be planned in its daemon: {path} alone makes another "
-            f"controller, {controller.name}"
-        )
-    return controller
-
-
-def _controller(runtime: Hosted) -> object:
-    return runtime.controller if isinstance(runtime, ControllerRuntime) else runtime
-
-
-def _path(cls: type[object]) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _command(runtime: Hosted) -> str:
-    return f"run natsctl plan -c {_path(type(_controller(runtime)))}, which has no limit"
+                raise NatsctlError(f"the plan takes longer than {LIMIT_S:g} s: {command}") from None

@@ -6,13 +6,13 @@ about a secondary are created in its namespace.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from natsctl.controller.controller import Controller
-from natsctl.daemon.kinds import UsedKind, kinds_of
+from natsctl.daemon.kinds import kinds_of
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import ConnectError, StoreError, StoreMissingError, UsageError
 from natsctl.kubernetes.names import ResourceName, guessed, well_known
@@ -36,27 +36,22 @@ async def names_of(kinds: Iterable[KubeKind[Any]], options: KubeOptions | None) 
     `UsageError` if *options* name a cluster that does not exist.
     """
     unique = {(kind.api_version, kind.kind) for kind in kinds}
-    built_in = {kind: name for kind in unique if (name := well_known(*kind)) is not None}
-    return {**built_in, **await _discovered(unique - built_in.keys(), options)}
+    names = {kind: name for kind in unique if (name := well_known(*kind)) is not None}
+    others, reason = unique - names.keys(), "no cluster was asked"
+    if others and options is not None:
+        from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - the import takes a third of a second
 
-
-async def _discovered(kinds: set[tuple[str, str]], options: KubeOptions | None) -> Names:
-    if not kinds:
-        return {}
-    if options is None:
-        return _guessed(kinds, "no cluster was asked")
-    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - the import takes a third of a second
-
-    try:
-        brief = msgspec.structs.replace(options, timeout_s=TIMEOUT_S)
-        async with connect_kube(brief) as kube:
-            return {kind: await _discover(kube.discovery, *kind) for kind in kinds}
-    except ConnectError as error:
-        return _guessed(kinds, str(error))
-    except UsageError:
-        if options.kubeconfig or options.context:
-            raise
-        return _guessed(kinds, "there is no cluster to ask")
+        try:
+            brief = msgspec.structs.replace(options, timeout_s=TIMEOUT_S)
+            async with connect_kube(brief) as kube:
+                return names | {kind: await _discover(kube.discovery, *kind) for kind in others}
+        except ConnectError as error:
+            reason = str(error)
+        except UsageError:
+            if options.kubeconfig or options.context:
+                raise
+            reason = "there is no cluster to ask"
+    return names | {kind: guessed(*kind, reason) for kind in others}
 
 
 async def _discover(discovery: "Discovery", api_version: str, kind: str) -> ResourceName:
@@ -67,10 +62,6 @@ async def _discover(discovery: "Discovery", api_version: str, kind: str) -> Reso
     except StoreError as error:
         return guessed(api_version, kind, str(error))
     return ResourceName(api_version.rpartition("/")[0], resource.plural, resource.namespaced)
-
-
-def _guessed(kinds: Iterable[tuple[str, str]], reason: str) -> Names:
-    return {kind: guessed(*kind, reason) for kind in kinds}
 
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")  # in the order of a rule
@@ -130,25 +121,15 @@ class ServiceAccount(msgspec.Struct, frozen=True):
 
 def needs(controllers: Iterable[Controller | Runnable]) -> tuple[Need, ...]:
     """Return the needs of the controllers, one for each use of a kind in Kubernetes."""
-    return tuple(
-        need
-        for controller in controllers
-        for used in kinds_of(controller)
-        if isinstance(used.kind, KubeKind)
-        for need in _needs(used, used.kind)
-    )
-
-
-def _needs(used: UsedKind, kind: KubeKind[Any]) -> Iterator[Need]:
-    yield Need(kind, _verbs(used))
-    if used.recreated and kind.object_name is not None:
-        yield Need(kind.unnamed(), frozenset(("create",)))  # the check uses another name
-
-
-def _verbs(used: UsedKind) -> frozenset[str]:
-    if used.role == "secondary":
-        return WRITE
-    return HOLD if used.written else READ
+    found: list[Need] = []
+    for used in (used for controller in controllers for used in kinds_of(controller)):
+        if isinstance(used.kind, KubeKind):
+            verbs = WRITE if used.role == "secondary" else HOLD if used.written else READ
+            found.append(Need(used.kind, verbs))
+            if used.recreated and used.kind.object_name is not None:
+                # the check uses another name
+                found.append(Need(used.kind.unnamed(), frozenset(("create",))))
+    return tuple(found)
 
 
 def roles(needed: Iterable[Need], names: Names, *, identity: bool = False) -> tuple[Role, ...]:
@@ -161,11 +142,15 @@ def roles(needed: Iterable[Need], names: Names, *, identity: bool = False) -> tu
     grants: defaultdict[str | None, Granted] = defaultdict(lambda: defaultdict(set))
     for need in needed:
         name = names[need.kind.api_version, need.kind.kind]
-        _check(need.kind, name)
+        namespace, cluster_scoped = need.kind.namespace, name.namespaced is False
+        if namespace is not None and cluster_scoped:
+            raise UsageError(
+                f"{need.kind.name} is cluster-scoped: declare it without namespace {namespace!r}"
+            )
         resource = GroupResource(name.group, name.plural, need.kind.object_name or "")
-        grants[need.kind.namespace][resource] |= need.verbs
+        grants[namespace][resource] |= need.verbs
         if need.verbs == WRITE:
-            grants[_events_of(need.kind, name)][EVENTS] |= RECORD
+            grants[CLUSTER_NAMESPACE if cluster_scoped else namespace][EVENTS] |= RECORD
     if identity and grants:
         grants[None if None in grants else IDENTITY_NAMESPACE][IDENTITY].add("get")
     everywhere = _needed(grants.pop(None, {}), {})
@@ -177,18 +162,18 @@ def roles(needed: Iterable[Need], names: Names, *, identity: bool = False) -> tu
 
 def manifests(roles: Sequence[Role], name: str, account: ServiceAccount | None) -> list[Manifest]:
     """Return the manifests of the roles, each followed by its binding if there is an account."""
-    return [manifest for role in roles for manifest in _manifests(role, name, account)]
-
-
-def _check(kind: KubeKind[Any], name: ResourceName) -> None:
-    if kind.namespace is not None and name.namespaced is False:
-        raise UsageError(
-            f"{kind.name} is cluster-scoped: declare it without namespace {kind.namespace!r}"
-        )
-
-
-def _events_of(kind: KubeKind[Any], name: ResourceName) -> str | None:
-    return CLUSTER_NAMESPACE if name.namespaced is False else kind.namespace
+    made: list[Manifest] = []
+    for role in roles:
+        scope = "Cluster" if role.namespace is None else ""
+        of = {} if role.namespace is None else {"namespace": role.namespace}
+        head = {"apiVersion": f"{GROUP}/v1", "metadata": {"name": name, **of}}
+        made.append({**head, "kind": f"{scope}Role", "rules": documents.plain(role.rules)})
+        if account is not None:
+            subject = {"kind": "ServiceAccount", **documents.plain(account)}
+            role_ref = {"apiGroup": GROUP, "kind": f"{scope}Role", "name": name}
+            binding = {"kind": f"{scope}RoleBinding", "roleRef": role_ref, "subjects": [subject]}
+            made.append({**head, **binding})
+    return made
 
 
 def _needed(granted: Granted, everywhere: Granted) -> Granted:
@@ -215,14 +200,3 @@ def _rules(granted: Granted) -> tuple[Rule, ...]:
         for (group, name, verbs), plurals in merged.items()
     )
     return tuple(sorted(rules, key=lambda rule: (rule.api_groups, rule.resources)))
-
-
-def _manifests(role: Role, name: str, account: ServiceAccount | None) -> Iterator[Manifest]:
-    scope = "Cluster" if role.namespace is None else ""
-    metadata = {"name": name, **({} if role.namespace is None else {"namespace": role.namespace})}
-    head = {"apiVersion": f"{GROUP}/v1", "kind": f"{scope}Role", "metadata": metadata}
-    yield {**head, "rules": documents.plain(role.rules)}
-    if account is not None:
-        subject = {"kind": "ServiceAccount", **documents.plain(account)}
-        role_ref = {"apiGroup": GROUP, "kind": head["kind"], "name": name}
-        yield {**head, "kind": f"{scope}RoleBinding", "roleRef": role_ref, "subjects": [subject]}

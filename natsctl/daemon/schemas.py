@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import msgspec
 
@@ -16,9 +15,9 @@ from natsctl.errors import PermissionDeniedError, StoreError, StoreMissingError,
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.feed import names
-from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.kinds import KvKind
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
-from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema, Role, has_schema
+from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema, has_schema
 from natsctl.model.store import Store, Stored, Stores
 from natsctl.telemetry.logger import get_logger
 
@@ -35,10 +34,22 @@ def schemas_of(controllers: Iterable[Controller | Runnable]) -> list[KindSchema]
     """
     schemas: dict[str, KindSchema] = {}
     for controller in controllers:
+        version = getattr(controller, "version", "")
         for used in kinds_of(controller):
-            schema = _schema(controller, used.kind, used.role)
-            known = None if schema is None else schemas.get(schema.kind)
-            if schema is not None and (known is None or schema.replaces(known)):
+            if not isinstance(used.kind, KvKind) or not has_schema(used.kind):
+                continue
+            try:
+                schema = KindSchema.of(
+                    used.kind,
+                    controller=controller.name,
+                    controller_version=version,
+                    role=used.role,
+                )
+            except UsageError as error:
+                log.warning("a kind has no schema", kind=used.kind.name, error=error)
+                continue
+            known = schemas.get(schema.kind)
+            if known is None or schema.replaces(known):
                 schemas[schema.kind] = schema
     return list(schemas.values())
 
@@ -81,7 +92,10 @@ async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
     failures = 0
     while schemas:
         try:
-            await _publish_once(stores, schemas)
+            store = await stores.open(SCHEMAS)
+            for schema in schemas:
+                if await publish(store, schema):
+                    log.info("published a schema", kind=schema.kind, version=schema.version)
         except PermissionDeniedError as error:
             log.warning(
                 "cannot publish schemas, commands do not validate objects of this daemon's kinds",
@@ -93,28 +107,8 @@ async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
             log.debug("cannot publish schemas yet", error=error)
             await asyncio.sleep(backoff(failures, base_s=RETRY_S, limit_s=RETRY_MAX_S))
         else:
+            log.debug("all schemas are published", schemas=len(schemas))
             return
-
-
-async def _publish_once(stores: Stores, schemas: list[KindSchema]) -> None:
-    store = await stores.open(SCHEMAS)
-    for schema in schemas:
-        if await publish(store, schema):
-            log.info("published a schema", kind=schema.kind, version=schema.version)
-    log.debug("all schemas are published", schemas=len(schemas))
-
-
-def _schema(controller: Controller | Runnable, kind: Kind[Any], role: Role) -> KindSchema | None:
-    if not isinstance(kind, KvKind) or not has_schema(kind):
-        return None
-    version = getattr(controller, "version", "")
-    try:
-        return KindSchema.of(
-            kind, controller=controller.name, controller_version=version, role=role
-        )
-    except UsageError as error:
-        log.warning("a kind has no schema", kind=kind.name, error=error)
-        return None
 
 
 async def published_schemas(connection: Connection, bucket: str = "*") -> list[KindSchema]:

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -18,17 +18,14 @@ from itertools import pairwise
 from types import MappingProxyType
 
 import msgspec
-from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import makes_secondaries
 from natsctl.core.coordination.lease import NO_CLUSTERS, Workload
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.explain import Explanation, Status
-from natsctl.core.history import RECORDS_MAX, SyncRecord
 from natsctl.core.hosted import Hosted
-from natsctl.core.recording.recordings import Recordings
 from natsctl.core.tree import Branch
 from natsctl.daemon.messages import (
     ACTIONS_MAX,
@@ -54,6 +51,7 @@ from natsctl.daemon.messages import (
     RecordingPart,
     Verb,
     fitting,
+    with_past,
 )
 from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.daemon.peers import Peers, Presence, configured_mode, current_mode
@@ -61,7 +59,7 @@ from natsctl.daemon.plan import Planner
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NotFoundError, StoreError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
-from natsctl.jetstream.events import KvEvent, events_of
+from natsctl.jetstream.events import events_of
 from natsctl.jetstream.service import Endpoint, Handler, ServiceIdentity, serving
 from natsctl.managed.links import CREATE_PENDING, AnnotationNames, CreationLink, Mark
 from natsctl.model import documents
@@ -70,71 +68,12 @@ from natsctl.model.garbage import GarbagePlan
 from natsctl.model.keys import check_key, check_keys
 from natsctl.model.masking import masked_manifest
 from natsctl.model.readiness import ready, reason
-from natsctl.model.recorder import SyncNote
 from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
 
-SHARE = 3  # JSON in JSON takes at most so many times its length
-RECORDED_MAX = 1_000  # that a controller records at a time
-
-
-def record_keys(runtime: Hosted, daemon: DaemonProcess, words: list[str]) -> Recorded:
-    """Record the syncs of keys, or only failed ones again if the first word is `-`.
-
-    Returns all keys that are recorded. Raises `UsageError` for too many keys.
-    """
-    recordings = _recordings(runtime)
-    if words[:1] == [STOP]:
-        recordings.deselect(runtime.name, words[1:] or recordings.selected(runtime.name))
-    else:
-        if len({*recordings.selected(runtime.name), *words}) > RECORDED_MAX:
-            raise UsageError(f"record at most {RECORDED_MAX} keys of a controller at a time")
-        recordings.select(runtime.name, words)
-    keys = recordings.selected(runtime.name)
-    return Recorded(controller=runtime.name, daemon=daemon, keys=keys)
-
-
-def recording_part(
-    runtime: Hosted, daemon: DaemonProcess, request: bytes, *, masked: bool, limit: int
-) -> bytes:
-    """Return a part of the recording of a key; the request is the key and the part's number."""
-    key, part = _request(request)
-    recording = runtime.recording(key, masked=masked)
-    if recording is None:
-        raise NotFoundError(
-            f"{runtime.name} has no recording of {key}: no sync of it has failed in this process, "
-            "or newer recordings have replaced it; natsctl replay --record records every sync"
-        )
-    text = recording.to_json().decode()
-    size = limit // SHARE
-    parts = -(-len(text) // size)
-    answer = RecordingPart(
-        daemon=daemon,
-        started=recording.started.isoformat(),
-        part=part,
-        parts=parts,
-        text=text[part * size : (part + 1) * size],
-    )
-    return msgspec.json.encode(answer)
-
-
-def _recordings(runtime: Hosted) -> Recordings:
-    if runtime.recordings is None:
-        raise UsageError(f"{runtime.name} keeps no recordings")
-    return runtime.recordings
-
-
-def _request(request: bytes) -> tuple[str, int]:
-    try:
-        key, _, part = request.decode().strip().partition(" ")
-    except UnicodeDecodeError as error:
-        raise UsageError("send a key as UTF-8 text") from error
-    if part and not part.isdecimal():
-        raise UsageError("send one key as plain text, and perhaps the number of a part")
-    return check_key(key), int(part or 0)
-
-
+JSON_IN_JSON = 3  # JSON in JSON takes at most so many times its length
+RECORDED_MAX = 1_000  # keys that a controller records at a time
 log = get_logger(__name__)
 
 KIND = "External"
@@ -173,23 +112,24 @@ async def dated(connection: Connection, top: Branch) -> Branch:
 
     At most `DATED_MAX` objects get a time. A time stays empty if the leader does not answer.
     """
-    stored = [branch for branch in (top, *top.branches) if branch.bucket and branch.revision]
     times: dict[tuple[str, int], str] = {}
-    for bucket in {branch.bucket for branch in stored[:DATED_MAX]}:
-        keys = [branch.key for branch in stored[:DATED_MAX] if branch.bucket == bucket]
+    stored = [
+        branch for branch in (top, *top.branches[:DATED_MAX]) if branch.bucket and branch.revision
+    ]
+    for bucket in {branch.bucket for branch in stored}:
+        keys = [branch.key for branch in stored if branch.bucket == bucket]
         try:
             messages = await Bucket(connection, bucket).newest(keys)
         except StoreError as error:
             log.debug("cannot read the times of objects", bucket=bucket, error=error)
         else:
             times |= {(bucket, message.revision): message.created for message in messages}
-    return _with_times(top, times)
 
+    def with_times(branch: Branch) -> Branch:
+        created = times.get((branch.bucket, branch.revision or 0), branch.created)
+        return replace(branch, created=created, branches=tuple(map(with_times, branch.branches)))
 
-def _with_times(branch: Branch, times: dict[tuple[str, int], str]) -> Branch:
-    created = times.get((branch.bucket, branch.revision or 0), branch.created)
-    branches = tuple(_with_times(child, times) for child in branch.branches)
-    return replace(branch, created=created, branches=branches)
+    return with_times(top)
 
 
 KEYS_MAX = 10_000  # in one request
@@ -218,7 +158,6 @@ class ActivityLog:
         self._end_s += max(0, over) * INTERVAL_S
 
     def read(self, now: float, totals: tuple[int, int]) -> Activity:
-        """Return the activity until *now*."""
         self.advance(now, totals)
         steps = list(pairwise([*self._totals, totals]))
         return Activity(
@@ -301,7 +240,6 @@ class ControllerEndpoints:
         return handlers
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Return the endpoints that this process serves now."""
         leads = self._leads and not self._stopping
         for verb, endpoint in self._endpoints.items():
             if verb in _PLANNED_VERBS if self._dry_run else leads or not verb.acts:
@@ -341,7 +279,6 @@ class ControllerEndpoints:
         )
 
     def note_activity(self) -> None:
-        """Note the number of syncs, at the end of each interval of the activity."""
         self._activity.advance(self._clock(), self._sync_counts)
 
     @property
@@ -374,34 +311,27 @@ class ControllerEndpoints:
     async def _explain(self, runtime: Hosted, request: bytes) -> bytes:
         key = _key(request)
         self._check_started(runtime)
-        explanation = KeyExplanation.of(runtime.explain(key), self._daemon)
-        explanation = replace(explanation, planned=runtime.planned(key))
+        answer = KeyExplanation(
+            **asdict(runtime.explain(key)), daemon=self._daemon, planned=runtime.planned(key)
+        )
         if self._shard is not None:
-            member = self._shard.whose(key) or ""
+            member, here = self._shard.whose(key) or "", runtime.holds(key)
             share, leaving = self._shard.share_of(key)
-            explanation = replace(
-                explanation, member=member, here=runtime.holds(key), share=share, leaving=leaving
-            )
-        explanation = await self._with_events(explanation)
-        return self._fitting(OWNED_MAX, explanation.limited)
-
-    async def _with_events(self, explanation: KeyExplanation) -> KeyExplanation:
+            answer = replace(answer, member=member, here=here, share=share, leaving=leaving)
         try:
-            recorded = await events_of(self._connection, explanation.controller, explanation.key)
+            recorded = await events_of(self._connection, answer.controller, key)
         except NatsctlError as error:
-            return replace(explanation, events_error=hidden(str(error)))
-        events = msgspec.convert(recorded, list[KeyEvent], from_attributes=True)
-        return replace(explanation, events=events, syncs=with_past(explanation.syncs, recorded))
+            answer = replace(answer, events_error=hidden(str(error)))
+        else:
+            events = msgspec.convert(recorded, list[KeyEvent], from_attributes=True)
+            answer = replace(answer, events=events, syncs=with_past(answer.syncs, recorded))
+        return self._fitting(OWNED_MAX, answer.limited)
 
     async def _tree(self, runtime: Hosted, request: bytes) -> bytes:
         key = _key(request)
         self._check_started(runtime)
-        complete_tree = runtime.tree(key, externals)
-        top = await dated(
-            self._connection, replace(complete_tree, branches=complete_tree.branches[:BRANCHES_MAX])
-        )
-        top = replace(top, branches=(*top.branches, *complete_tree.branches[BRANCHES_MAX:]))
-        return self._fitting(BRANCHES_MAX, top.limited)
+        tree = await dated(self._connection, runtime.tree(key, externals))
+        return self._fitting(BRANCHES_MAX, tree.limited)
 
     async def _manifest(self, runtime: Hosted, request: bytes) -> bytes:
         try:
@@ -413,61 +343,80 @@ class ControllerEndpoints:
             cache = informer.cache
             stored = cache.newest(wanted.key) if cache.kind.name == wanted.kind else None
             if stored is not None and stored.value:
-                return self._fitting_text(masked_manifest(wanted.kind, stored.value))
-        raise NotFoundError(f"{self._runnable.name} knows no {wanted.kind}/{wanted.key}")
-
-    def _fitting_text(self, text: str) -> bytes:
+                break
+        else:
+            raise NotFoundError(f"{self._runnable.name} knows no {wanted.kind}/{wanted.key}")
+        text = masked_manifest(wanted.kind, stored.value)
         return self._fitting(len(text), lambda count: Manifest(text[:count]))
 
     async def _plan_keys(self, runtime: Hosted, planner: Planner, request: bytes) -> bytes:
         keys = _keys(request)
         self._check_running(runtime)
-        plan = KeyPlans.of(await planner.plan(runtime, keys), self._daemon)
-        return self._fitting(ACTIONS_MAX, plan.limited)
+        plan = await planner.plan(runtime, keys)
+        return self._fitting(ACTIONS_MAX, KeyPlans(**asdict(plan), daemon=self._daemon).limited)
 
     async def _recording(self, runtime: Hosted, request: bytes, *, masked: bool) -> bytes:
+        """Return a part of the recording of a key; the request is the key and the part's number."""
         self._check_started(runtime)
-        return recording_part(
-            runtime, self._daemon, request, masked=masked, limit=self._connection.payload_max
+        key, part = _part(request)
+        recording = runtime.recording(key, masked=masked)
+        if recording is None:
+            raise NotFoundError(
+                f"{runtime.name} has no recording of {key}: no sync of it has failed in this "
+                "process, or newer recordings have replaced it; natsctl replay --record records "
+                "every sync"
+            )
+        text = recording.to_json().decode()
+        size = self._connection.payload_max // JSON_IN_JSON
+        answer = RecordingPart(
+            daemon=self._daemon,
+            started=recording.started.isoformat(),
+            part=part,
+            parts=-(-len(text) // size),
+            text=text[part * size : (part + 1) * size],
         )
+        return msgspec.json.encode(answer)
 
     # ---- verbs that act
 
     async def _record(self, runtime: Hosted, request: bytes) -> bytes:
+        """Record the syncs of keys, or only failed ones again if the first word is `-`."""
         self._check_started(runtime)
-        return msgspec.json.encode(record_keys(runtime, self._daemon, _keys(request)))
+        recordings, words, name = runtime.recordings, _keys(request), runtime.name
+        if recordings is None:
+            raise UsageError(f"{name} keeps no recordings")
+        if words[:1] == [STOP]:
+            recordings.deselect(name, words[1:] or recordings.selected(name))
+        elif len({*recordings.selected(name), *words}) > RECORDED_MAX:
+            raise UsageError(f"record at most {RECORDED_MAX} keys of a controller at a time")
+        else:
+            recordings.select(name, words)
+        keys = recordings.selected(name)
+        return msgspec.json.encode(Recorded(controller=name, daemon=self._daemon, keys=keys))
 
     async def _resync(self, runtime: Hosted, request: bytes) -> bytes:
         keys = _keys(request)
         self._check_running(runtime)
-        queued, unknown, elsewhere = list[str](), list[str](), list[str]()
-        invalid: dict[str, str] = {}
-        paused: dict[str, str] = {}
-        source = ""
+        answer = Queuing(controller=runtime.name, daemon=self._daemon, queued=0)
+        queued = list[str]()
         for explanation in map(runtime.explain, keys):
-            key, source = explanation.key, explanation.source
+            key = explanation.key
             if explanation.invalid:
-                invalid[key] = explanation.invalid
+                answer.invalid[key] = explanation.invalid
             elif not _has_work(explanation):
-                unknown.append(key)
+                answer.unknown.append(key)
             elif explanation.paused is not None:
-                paused[key] = str(explanation.paused)
+                answer.paused[key] = str(explanation.paused)
             elif not runtime.holds(key):
-                elsewhere.append(key)
+                answer.elsewhere.append(key)
             else:
                 queued.append(key)
-        count = runtime.resync(*queued) if queued or not keys else 0
-        answer = Queuing(
-            controller=self._runnable.name,
-            daemon=self._daemon,
-            source=source,
-            queued=count,
-            unknown=unknown,
-            elsewhere=elsewhere,
-            invalid=invalid,
-            invalid_count=len(invalid),
-            paused=paused,
-            paused_count=len(paused),
+            answer = replace(answer, source=explanation.source)
+        answer = replace(
+            answer,
+            queued=runtime.resync(*queued) if queued or not keys else 0,
+            invalid_count=len(answer.invalid),
+            paused_count=len(answer.paused),
         )
         return self._fitting(SHOWN_MAX, answer.limited)
 
@@ -501,7 +450,6 @@ class ControllerEndpoints:
         return self._fitting(ORPHANS_MAX, ControllerPlan.of(plan, self._runnable.name).limited)
 
     def _requested_plan(self, request: bytes) -> ControllerPlan:
-        """Return the plan in a request; raises `UsageError` if there is none."""
         try:
             plan = msgspec.json.decode(request, type=ControllerPlan)
         except DECODE_ERRORS as error:
@@ -525,27 +473,6 @@ class ControllerEndpoints:
         self._check_started(runtime)
 
 
-def with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:
-    """Return the last syncs, with those that earlier processes recorded as events."""
-    known = {sync.started for sync in syncs}
-    past = [_sync_of(event, event.sync) for event in events if event.sync is not UNSET]
-    merged = [*syncs, *(sync for sync in past if sync.started not in known)]
-    return sorted(merged, key=lambda sync: sync.started)[-RECORDS_MAX:]
-
-
-def _sync_of(event: KvEvent, note: SyncNote) -> SyncRecord:
-    return SyncRecord(
-        operation=note.operation,
-        started=note.started,
-        duration_s=note.duration_s,
-        revision=note.revision,
-        error=event.message if note.failures else "",
-        created=note.created,
-        updated=note.updated,
-        deleted=note.deleted,
-    )
-
-
 def _has_work(explanation: Explanation) -> bool:
     """Return whether a sync of the key has an object to work on, or a failure to repeat."""
     owns = any(explanation.owned.values())
@@ -557,6 +484,16 @@ def _key(request: bytes) -> str:
     if len(keys) != 1:
         raise UsageError("send one key as plain text")
     return keys[0]
+
+
+def _part(request: bytes) -> tuple[str, int]:
+    try:
+        key, _, part = request.decode().strip().partition(" ")
+    except UnicodeDecodeError as error:
+        raise UsageError("send a key as UTF-8 text") from error
+    if part and not part.isdecimal():
+        raise UsageError("send one key as plain text, and perhaps the number of a part")
+    return check_key(key), int(part or 0)
 
 
 def _keys(request: bytes) -> list[str]:
@@ -583,17 +520,6 @@ def this_process() -> DaemonProcess:
         pid=os.getpid(),
         version=installed("natsctl"),
         started=time_text(datetime.now(UTC)),
-    )
-
-
-def identity_of(daemon: DaemonProcess) -> ServiceIdentity:
-    """Return the identity of a daemon as a micro service."""
-    return ServiceIdentity(
-        name=NAME,
-        version=daemon.version,
-        description="runs controllers whose desired state is in NATS JetStream KV",
-        metadata={"host": daemon.host, "pid": str(daemon.pid)},
-        id=daemon.id,
     )
 
 
@@ -629,37 +555,32 @@ async def answering(
         )
         for runtime in runtimes
     ]
-    async with serving(connection, identity_of(daemon)) as service:
-        offering = _keep_offering(controllers, service.offer)
-        tasks = [
-            asyncio.create_task(offering, name="endpoints"),
-            asyncio.create_task(_keep_activity(controllers), name="activity"),
-        ]
-        for controller in controllers:
-            watch = controller.peers.watch(connection)
-            tasks.append(asyncio.create_task(watch, name="other daemons"))
+    identity = ServiceIdentity(
+        name=NAME,
+        version=daemon.version,
+        description="runs controllers whose desired state is in NATS JetStream KV",
+        metadata={"host": daemon.host, "pid": str(daemon.pid)},
+        id=daemon.id,
+    )
+
+    async def keep_offering(offer: Callable[[Sequence[Endpoint]], None]) -> None:
+        offered: list[Endpoint] | None = None
+        while True:
+            current = [endpoint for one in controllers for endpoint in one.endpoints()]
+            if current != offered:
+                offer(current)
+                offered = current
+            for controller in controllers:
+                controller.note_activity()
+            await asyncio.sleep(CHECK_S)
+
+    async with serving(connection, identity) as service:
+        watches = [controller.peers.watch(connection) for controller in controllers]
+        tasks = [asyncio.create_task(watch, name="other daemons") for watch in watches]
+        tasks.append(asyncio.create_task(keep_offering(service.offer), name="endpoints"))
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-
-
-async def _keep_activity(controllers: Sequence[ControllerEndpoints]) -> None:
-    while True:
-        await asyncio.sleep(INTERVAL_S)
-        for controller in controllers:
-            controller.note_activity()
-
-
-async def _keep_offering(
-    controllers: Sequence[ControllerEndpoints], offer: Callable[[Sequence[Endpoint]], None]
-) -> None:
-    offered: list[Endpoint] | None = None
-    while True:
-        current = [endpoint for controller in controllers for endpoint in controller.endpoints()]
-        if current != offered:
-            offer(current)
-            offered = current
-        await asyncio.sleep(CHECK_S)

@@ -67,13 +67,13 @@ def end_with_parent() -> None:
     Standard input is a pipe whose other end only the parent process has open, so the pipe ends with
     the parent. A thread waits for that, because a handler may block the event loop.
     """
-    threading.Thread(target=_await_parent, name="end of the parent", daemon=True).start()
 
+    def await_parent() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
 
-def _await_parent() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Thread(target=await_parent, name="end of the parent", daemon=True).start()
 
 
 MORE_S = 10.0  # how much longer than `stop_timeout_s` a stop may take
@@ -88,9 +88,6 @@ class StopLimit:
     blocks the event loop. So a thread watches the limit. Before it exits, it logs each call in
     progress with its key and its stack. The lease or the member record of the process then expires,
     because the work may continue until the process has ended.
-
-    Args:
-        stop_timeout_s: how long calls in progress may continue after a stop.
     """
 
     def __init__(self, stop_timeout_s: float) -> None:
@@ -107,17 +104,14 @@ class StopLimit:
 
     def _end_process(self) -> None:
         try:
-            self._report()
+            for sync in list(running):
+                log.error("call has not ended", call=str(sync), stack=sync.stack())
+            log.critical(
+                "exiting because the stop took too long",
+                limit_s=self._limit_s,
+                hint="the limit is stop_timeout_s and 10 s more",
+            )
         finally:
             for stream in (sys.stderr, sys.stdout):
                 stream.flush()
             os._exit(FAILED)
-
-    def _report(self) -> None:
-        for sync in list(running):
-            log.error("call has not ended", call=str(sync), stack=sync.stack())
-        log.critical(
-            "exiting because the stop took too long",
-            limit_s=self._limit_s,
-            hint="the limit is stop_timeout_s and 10 s more",
-        )

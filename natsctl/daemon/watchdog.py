@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from natsctl.core.sync import Sync, current_sync, sync_in
+from natsctl.core.sync import current_sync, sync_in
 from natsctl.telemetry.frames import thread_frames, user_frames
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.repeats import Repeats
@@ -47,7 +47,6 @@ class Stall(msgspec.Struct, frozen=True):
 
     @property
     def duration_s(self) -> float:
-        """The seconds since the loop was blocked."""
         return time.monotonic() - self.started
 
     def __str__(self) -> str:
@@ -77,7 +76,6 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the running loop while the context lasts."""
         loop, ident = asyncio.get_running_loop(), threading.get_ident()
         heartbeat = loop.create_task(self._beat(), name="heartbeat of the event loop")
         thread = threading.Thread(target=self._watch, args=(loop, ident), daemon=True)
@@ -91,7 +89,6 @@ class Watchdog:
 
     @property
     def stalls(self) -> Mapping[str, Stalls]:
-        """The stalls by controller, with the one that lasts now."""
         ended, stall = self._ended, self.stall
         return ended if stall is None else _with(ended, stall)
 
@@ -118,62 +115,40 @@ class Watchdog:
         self._end()
 
     def _begin(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> None:
-        call = _call_of(asyncio.current_task(loop), ident)
+        task, call = asyncio.current_task(loop), None
+        if task is not None:  # Python 3.12 and later know it also for tasks that a handler creates
+            context = getattr(task, "get_context", None)
+            call = sync_in(task, ident) or (context and context().get(current_sync))
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
-        line, hint = _current_line(ident)
-        stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
-        if stall.logged:
-            log.warning(
-                "event loop blocked",
-                controller=controller or None,
-                key=key or None,
-                line=stall.line,
-                duration_s=round(stall.duration_s, 1),
-                hint=hint,
-            )
-        self.stall = stall
+        frames, line = list(thread_frames(ident)), "an unknown line"
+        users = user_frames(frames)
+        stack = users or traceback.StackSummary.extract(iter(frames))
+        if stack:
+            last = stack[-1]
+            line = f"{last.filename}:{last.lineno} in {last.name}: {last.line}"
+        self.stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
+        self._log("event loop blocked", self.stall, hint=HINT if users else None)
 
     def _end(self) -> None:
         stall = self.stall
-        if stall is None:
-            return
+        if stall is not None:
+            self._log("event loop unblocked", stall)
+            self._ended, self.stall = _with(self._ended, stall), None
+
+    @staticmethod
+    def _log(event: str, stall: Stall, hint: str | None = None) -> None:
         if stall.logged:
             log.warning(
-                "event loop unblocked",
+                event,
                 controller=stall.controller or None,
                 key=stall.key or None,
                 line=stall.line,
                 duration_s=round(stall.duration_s, 1),
+                hint=hint,
             )
-        self._ended, self.stall = _with(self._ended, stall), None
 
 
 def _with(ended: Mapping[str, Stalls], stall: Stall) -> dict[str, Stalls]:
     before = ended.get(stall.controller, Stalls())
     after = Stalls(before.count + 1, before.seconds + stall.duration_s)
     return {**ended, stall.controller: after}
-
-
-def _call_of(task: "asyncio.Task[object] | None", ident: int) -> Sync | None:
-    """Return the call of a handler that the task belongs to, if it is known.
-
-    Python 3.12 and later know it also for the tasks that a handler creates.
-    """
-    if task is None:
-        return None
-    context = getattr(task, "get_context", None)
-    return sync_in(task, ident) or (None if context is None else context().get(current_sync))
-
-
-def _current_line(ident: int) -> tuple[str, str | None]:
-    """Return the current line of the user's code in the thread, and a hint for the user.
-
-    If the thread runs no code of the user, returns its current line and no hint.
-    """
-    frames = list(thread_frames(ident))
-    users = user_frames(frames)
-    stack = users or traceback.StackSummary.extract(iter(frames))
-    if not stack:
-        return "an unknown line", None
-    frame = stack[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}", HINT if users else None

@@ -16,9 +16,14 @@ from natsctl.core.failing import LastingFailure, failing_prefix, failure_in
 from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.core.quarantine import DEATHS_MAX, deaths_in
 from natsctl.core.tree import Branch
-from natsctl.daemon.messages import ControllerStatus, DaemonProcess, KeyEvent, KeyExplanation
+from natsctl.daemon.messages import (
+    ControllerStatus,
+    DaemonProcess,
+    KeyEvent,
+    KeyExplanation,
+    with_past,
+)
 from natsctl.daemon.schemas import published_schemas
-from natsctl.daemon.service import with_past
 from natsctl.errors import (
     NatsctlError,
     NotFoundError,

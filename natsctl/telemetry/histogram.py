@@ -21,11 +21,9 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of all values."""
         return sum(self.counts)
 
     def __add__(self, other: "Distribution") -> "Distribution":
-        """Return the distribution of the values of both, which have the same bounds."""
         counts = (
             count + other_count
             for count, other_count in zip(self.counts, other.counts, strict=True)
@@ -49,12 +47,10 @@ class Histogram:
         self.waiting: list[float] = []
 
     def observe(self, value: float) -> None:
-        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def count(self) -> None:
-        """Count the values that wait."""
         bounds, counts = self._bounds, self._counts
         for value in self.waiting:
             counts[bisect_left(bounds, value)] += 1
@@ -62,6 +58,5 @@ class Histogram:
         self.waiting.clear()
 
     def read(self) -> Distribution:
-        """Return the values counted so far."""
         self.count()
         return Distribution(self._bounds, tuple(self._counts), self._sum)

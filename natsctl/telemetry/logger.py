@@ -52,7 +52,6 @@ class EventLogger(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[LogEvent, MutableMapping[str, Any]]:
-        """Return the event with its fields, and the options that logging itself understands."""
         options = {name: kwargs.pop(name) for name in _LOGGING_OPTIONS if name in kwargs}
         fields = {name: value for name, value in kwargs.items() if value is not None}
         return LogEvent(str(msg), fields), options
@@ -78,7 +77,6 @@ class HidingFormatter(logging.Formatter):
     """A formatter of the standard library that hides secrets and escapes control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, followed by its traceback if it has one."""
         return escaped_lines(hidden(super().format(record), limit=TRACEBACK_MAX))
 
 

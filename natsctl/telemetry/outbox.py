@@ -39,7 +39,6 @@ class EventCounts(msgspec.Struct):
     dropped: int = 0
 
     def of_system(self, system: str) -> dict[tuple[str, str], int]:
-        """Return the counts by the name of the system and by outcome."""
         return {(system, outcome): count for outcome, count in msgspec.structs.asdict(self).items()}
 
 
@@ -138,7 +137,6 @@ class Outbox(Generic[E]):
 
     @property
     def pending(self) -> int:
-        """The number of events that wait to be sent."""
         return len(self._urgent) + len(self._others)
 
     def add(

@@ -70,12 +70,10 @@ class Span:
         self.end()
 
     def note(self, attributes: Attributes) -> None:
-        """Add attributes, unless the span has ended."""
         if self._recorded is not None and self._recorded.is_recording():
             self._recorded.set_attributes(_attributes(attributes))
 
     def fail(self, error: Exception) -> None:
-        """Set the status to failed and record the error without secrets."""
         if self._recorded is None or not self._recorded.is_recording():
             return
         self._recorded.set_status(Status(StatusCode.ERROR, error_text(error)))
@@ -83,7 +81,6 @@ class Span:
         self._recorded.add_event("exception", _exception_attributes(error))
 
     def end(self) -> None:
-        """End the span before its `with` ends."""
         if self._recorded is not None and self._token is not None:
             context.detach(self._token)
             self._token = None
@@ -188,7 +185,6 @@ class _Source:
         self.known: Tracer | None = None
 
     def tracer(self) -> Tracer | None:
-        """Return the tracer; None if nothing records spans."""
         if self.known is None and SDK in sys.modules:
             provider = trace.get_tracer_provider()
             if not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):

@@ -12,7 +12,8 @@ from natsctl import Controller, Object, Operator, kv, primary
 from natsctl.daemon.http import CONNECTIONS_MAX, CheckVerdict, Vitals, serving
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection import ConnectionState
+from natsctl.jetstream.connection import Connection, ConnectionState
+from natsctl.jetstream.options import NatsOptions
 from natsctl.telemetry.metrics import Family
 from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
@@ -32,10 +33,11 @@ class Lamps(Controller):
         return None
 
 
-class EstablishedLink:
+class EstablishedLink(Connection):
     """An established connection to NATS."""
 
-    reconnects = True
+    def __init__(self) -> None:
+        super().__init__(NatsOptions())
 
     def state(self) -> ConnectionState:
         return ConnectionState(

@@ -9,6 +9,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import suppress
 from typing import Any
 
 from natsctl.controller.evidence import MEMORY
@@ -65,15 +66,19 @@ async def check_mirrors(
     The servers spread the direct reads of other clients over the bucket and such mirrors.
     """
     buckets = {stream_of(name): name for name in names}
-    try:
-        streams = await _streams(connection)
-    except StoreError:
-        return  # the user may not list streams
-    for config in streams:
+    configs: list[dict[str, Any]] = []
+    streams: Sequence[dict[str, Any]] = [{}]
+    with suppress(StoreError):  # the user may not list streams
+        while streams:
+            offset = {"offset": len(configs)}
+            page = await connection.api("STREAM.LIST", offset, timeout_s=ANSWER_S)
+            streams = page.get("streams") or []
+            configs += [stream["config"] for stream in streams]
+    for config in configs:
         upstream = config.get("mirror") or {}
         origin = buckets.get(str(upstream.get("name")))
-        partial = upstream.get("filter_subject") or upstream.get("subject_transforms")
-        if origin is not None and config.get("mirror_direct") and partial:
+        partial_copy = upstream.get("filter_subject") or upstream.get("subject_transforms")
+        if origin is not None and config.get("mirror_direct") and partial_copy:
             name = config["name"]
             yield warning(
                 f"mirrors of {origin}",
@@ -81,17 +86,6 @@ async def check_mirrors(
                 f"{origin}: the reads of other clients, such as nats kv get, miss keys at times",
                 f"create {name} again without mirror_direct, or let it mirror all keys",
             )
-
-
-async def _streams(connection: Connection) -> list[dict[str, Any]]:
-    """Return the configurations of all streams."""
-    configs: list[dict[str, Any]] = []
-    while True:
-        page = await connection.api("STREAM.LIST", {"offset": len(configs)}, timeout_s=ANSWER_S)
-        streams = page.get("streams") or []
-        configs += [stream["config"] for stream in streams]
-        if not streams or len(configs) >= page.get("total", 0):
-            return configs
 
 
 async def check_bucket(
@@ -102,7 +96,15 @@ async def check_bucket(
     try:
         info = await bucket.info()
     except StoreMissingError:
-        yield _missing_finding(bucket, used, await probe.creating(bucket.stream))
+        refused = await probe.creating(bucket.stream)
+        if not any(use.kind.create for use in used):
+            found = "it does not exist, and it is declared with create=False"
+            yield failed(check, found, f"create it: nats kv add {bucket.name} --history 5")
+        elif refused:
+            found = f"it does not exist, and the user may not create it: {refused[0]}"
+            yield failed(check, found, _allow(refused))
+        else:
+            yield ok(check, "it does not exist yet: the controller creates it")
     except PermissionDeniedError as error:
         yield failed(check, str(error), permit("publish", [f"$JS.API.STREAM.INFO.{bucket.stream}"]))
     except StoreDiffersError as error:
@@ -120,15 +122,12 @@ async def check_bucket(
         yield _may_not(f"permissions {bucket.name}", denied)
 
 
-def _missing_finding(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> CheckFinding:
-    check = f"bucket {bucket.name}"
-    if not any(use.kind.create for use in used):
-        found = "it does not exist, and it is declared with create=False"
-        return failed(check, found, f"create it: nats kv add {bucket.name} --history 5")
-    if denied:
-        found = f"it does not exist, and the user may not create it: {denied[0]}"
-        return failed(check, found, _allow(denied))
-    return ok(check, "it does not exist yet: the controller creates it")
+async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
+    reading = probe.watching(bucket, used.kind.keys) if used.watched else probe.getting(bucket)
+    denied = await reading
+    if used.written and not bucket.layout.origin:
+        denied += await probe.writing(f"{bucket.prefix}{unused_key(used.kind.keys)}")
+    return denied
 
 
 def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
@@ -142,26 +141,24 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> C
     if finding.result is not Result.OK or not any(use.watched for use in used):
         return finding
     if bucket.layout.origin:
-        return _mirrored(bucket, written=any(use.written for use in used))
+        found = f"a mirror of {(origin := bucket_in(bucket.layout.origin))}"
+        if not any(use.written for use in used):
+            return ok(check, found)
+        found = f"{found}: natsctl cannot write its objects, their status and finalizers"
+        return warning(check, found, f"declare bucket {origin}, or write nothing")
     concerns = [*concerns_of(info), *_hints(bucket, info["config"])]
     if concerns:
         found, advice = ("; ".join(parts) for parts in zip(*concerns, strict=True))
         return warning(check, found, advice)
-    return ok(check, f"{finding.found}, {_markers(bucket)}")
+    ttl_s = bucket.marker_ttl_s(purge=False)
+    markers = "" if ttl_s is None else f" for {ttl_s / DAY_S:g} days"
+    return ok(check, f"{finding.found}, delete markers stay{markers}")
 
 
 def _difference_finding(check: str, message: str) -> CheckFinding:
     """Return a failure from an error message of the form `bucket NAME …: advice`."""
     found, _, advice = message.partition(": ")
     return failed(check, found.removeprefix(f"{check} "), advice)
-
-
-def _mirrored(bucket: Bucket, *, written: bool) -> CheckFinding:
-    check, origin = f"bucket {bucket.name}", bucket_in(bucket.layout.origin)
-    if not written:
-        return ok(check, f"a mirror of {origin}")
-    found = f"a mirror of {origin}: natsctl cannot write its objects, their status and finalizers"
-    return warning(check, found, f"declare bucket {origin}, or write nothing")
 
 
 def _hints(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -180,13 +177,6 @@ def _hints(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str
             "delete markers stay for ever, because the bucket does not allow a TTL per message",
             f"{edit} --allow-msg-ttl, with nats-server 2.11 or newer",
         )
-
-
-def _markers(bucket: Bucket) -> str:
-    ttl_s = bucket.marker_ttl_s(purge=False)
-    if ttl_s is None:
-        return "delete markers stay"
-    return f"delete markers stay for {ttl_s / DAY_S:g} days"
 
 
 def sound(bucket: Bucket, info: dict[str, Any]) -> CheckFinding:
@@ -217,14 +207,6 @@ def sound(bucket: Bucket, info: dict[str, Any]) -> CheckFinding:
     return ok(check, f"history {config.get('max_msgs_per_subject')}, {copies}")
 
 
-async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
-    reading = probe.watching(bucket, used.kind.keys) if used.watched else probe.getting(bucket)
-    denied = await reading
-    if used.written and not bucket.layout.origin:
-        denied += await probe.writing(f"{bucket.prefix}{unused_key(used.kind.keys)}")
-    return denied
-
-
 async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIterator[CheckFinding]:
     """Yield the findings about the stream of the controllers' events, if there are controllers."""
     names = list(dict.fromkeys(use.controller for use in used))
@@ -235,42 +217,29 @@ async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIte
         info = await connection.api(f"STREAM.INFO.{STREAM}", timeout_s=ANSWER_S)
     except StoreMissingError:
         denied += await probe.creating(STREAM)
-        other_streams = await _streams_with_events(connection)
-        if other_streams:
-            yield failed(
-                EVENTS,
-                f"stream {', '.join(other_streams)} has the subjects {PREFIX}.>",
-                f"give that stream other subjects: natsctl keeps events in the stream {STREAM}",
-            )
+        others: list[str] = []
+        with suppress(StoreError):  # the user may not list streams
+            answer = await connection.api("STREAM.NAMES", {"subject": f"{PREFIX}.>"})
+            others = list(answer.get("streams") or ())
+        if others:
+            advice = f"give that stream other subjects: natsctl keeps events in the stream {STREAM}"
+            found = f"stream {', '.join(others)} has the subjects {PREFIX}.>"
+            yield failed(EVENTS, found, advice)
         else:
             yield ok(EVENTS, "it does not exist yet: the first event creates it")
     except StoreError as error:
         yield failed(EVENTS, str(error), permit("publish", [f"$JS.API.STREAM.INFO.{STREAM}"]))
     else:
-        yield _events(info)
+        if f"{PREFIX}.>" in (info["config"].get("subjects") or ()):
+            yield ok(EVENTS, f"{info['state'].get('messages', 0)} events")
+        else:
+            found = f"{STREAM} exists without the subjects {PREFIX}.>"
+            advice = f"delete it, so that natsctl creates it: nats stream rm {STREAM}"
+            yield failed(EVENTS, found, advice)
     for name in names:
         denied += await probe.writing(f"{PREFIX}.{name}.{PROBE}")
     if denied:
         yield _may_not("permissions of events", denied)
-
-
-def _events(info: dict[str, Any]) -> CheckFinding:
-    if f"{PREFIX}.>" not in (info["config"].get("subjects") or ()):
-        return failed(
-            EVENTS,
-            f"{STREAM} exists without the subjects {PREFIX}.>",
-            f"delete it, so that natsctl creates it: nats stream rm {STREAM}",
-        )
-    return ok(EVENTS, f"{info['state'].get('messages', 0)} events")
-
-
-async def _streams_with_events(connection: Connection) -> list[str]:
-    """Return the streams that have the subjects of events."""
-    try:
-        answer = await connection.api("STREAM.NAMES", {"subject": f"{PREFIX}.>"})
-    except StoreError:
-        return []  # the user may not list streams
-    return list(answer.get("streams") or ())
 
 
 def _may_not(check: str, denied: list[str]) -> CheckFinding:
@@ -308,7 +277,7 @@ async def check_installation(connection: Connection) -> AsyncIterator[CheckFindi
 
 
 async def check_garbage(
-    connection: Connection, used: Sequence[Used]
+    connection: Connection, used: Iterable[Used]
 ) -> AsyncIterator[CheckFinding]:
     """Yield a warning, with the reason, for each controller whose garbage collection is held."""
     store = KvStore(Bucket(connection, MEMORY.bucket), MEMORY)

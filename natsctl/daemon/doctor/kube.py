@@ -169,7 +169,14 @@ def _not_served(kind: KubeKind[Any], error: StoreError) -> CheckFinding:
 async def _permissions(
     transport: "Transport", needed: Iterable[Role]
 ) -> AsyncIterator[CheckFinding]:
-    accesses = list(_accesses(needed))
+    accesses = [
+        _Access(role.namespace, rule.api_groups[0], plural, name, verb)
+        for role in needed
+        for rule in role.rules
+        for plural in rule.resources
+        for name in rule.resource_names or ("",)
+        for verb in rule.verbs
+    ]
     denied: dict[_Access, list[str]] = {}
     try:
         async with together() as group:
@@ -192,15 +199,6 @@ async def _permissions(
         yield ok(PERMISSIONS, f"all {len(accesses)} that natsctl rbac prints")
 
 
-def _accesses(needed: Iterable[Role]) -> Iterable[_Access]:
-    for role in needed:
-        for rule in role.rules:
-            for plural in rule.resources:
-                for name in rule.resource_names or ("",):
-                    for verb in rule.verbs:
-                        yield _Access(role.namespace, rule.api_groups[0], plural, name, verb)
-
-
 async def _allowed(transport: "Transport", access: _Access) -> bool:
     attributes = {
         "namespace": access.namespace or "",
@@ -209,12 +207,7 @@ async def _allowed(transport: "Transport", access: _Access) -> bool:
         "resource": access.plural,
         "name": access.name,
     }
-    body = documents.render(
-        {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-    )
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    body = documents.render({**review, "spec": {"resourceAttributes": attributes}})
     reply = await transport.call("POST", REVIEWS, body=body, safe=True)
     return msgspec.json.decode(reply.body, type=_Review).status.allowed

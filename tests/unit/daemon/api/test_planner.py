@@ -167,7 +167,9 @@ async def test_a_controller_that_needs_arguments_cannot_be_planned() -> None:
 def test_a_plan_that_does_not_fit_counts_the_actions_that_it_leaves_out() -> None:
     actions = tuple(Action(action="create", kind="K", key=str(number)) for number in range(100))
     plan = Plan(controller="c", summary=PlanSummary(), keys={"a": KeyPlan(actions=actions)})
-    answer = fitting(1000, len(actions), KeyPlans.of(plan, PROCESS).limited)
+    answer = fitting(
+        1000, len(actions), KeyPlans(**msgspec.structs.asdict(plan), daemon=PROCESS).limited
+    )
     limited = msgspec.json.decode(answer, type=KeyPlans)
     assert len(limited.keys["a"].actions) + limited.more == len(actions)
     assert limited.more > 0
