@@ -30,12 +30,16 @@ from natsctl.operate.problems import OldDaemonError, problem_of
 
 
 class Garbage(Answer, frozen=True, kw_only=True):
-    """The orphans of a controller, and why they are held; see `GarbagePlan`."""
+    """The orphans of a controller, and why they are held; see `GarbagePlan`.
+
+    `off` is why the user may not delete them; empty if that is possible.
+    """
 
     controller: str
     orphans: tuple[Orphan, ...]
     refused: str
     more: int
+    off: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -60,31 +64,6 @@ async def garbage(fleet: Fleet, name: str) -> Garbage:
     return Garbage(
         controller=plan.controller, orphans=plan.orphans, refused=plan.refused, more=plan.more
     )
-
-
-async def apply_garbage(
-    fleet: Fleet, name: str, chosen: list[Choice], count: int
-) -> CollectedGarbage:
-    """Delete the chosen orphans, if each still has the revision that the user saw.
-
-    *count* is the number that the user typed. Raises `UsageError` if it is another number than that
-    of the chosen objects, and `ConflictError` if one of them is no orphan any more.
-    """
-    wanted = {(choice.kind, choice.key, choice.revision) for choice in chosen}
-    if not wanted or count != len(wanted):
-        raise UsageError(f"{len(wanted)} objects are chosen, and {count} was typed")
-    daemons = await fleet.offering(Verb.GC_PLAN, name)
-    plan = await daemons.plan(name)
-    orphans = tuple(
-        orphan for orphan in plan.orphans if (orphan.kind, orphan.key, orphan.revision) in wanted
-    )
-    if len(orphans) != len(wanted):
-        changed = len(wanted) - len(orphans)
-        raise ConflictError(
-            f"nothing is deleted: {changed} of the chosen objects changed since they were shown"
-        )
-    removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
-    return CollectedGarbage(len(removed.orphans), list(removed.kept))
 
 
 KEYS_MAX = 100  # of one action
@@ -216,14 +195,12 @@ class Actions:
 
     async def _edit(self, request: Request) -> ActionReport:
         (name,) = await self._names(request)
-        change = await edited(
-            self._fleet.connection, name.bucket, name.key, request.text, request.revision
-        )
+        change = await edited(self._fleet.connection, name, request.text, request.revision)
         return await self._changed(request, name, change)
 
     async def _roll_back(self, request: Request) -> ActionReport:
         (name,) = await self._names(request)
-        change = await restored(self._fleet.connection, name.bucket, name.key, request.revision)
+        change = await restored(self._fleet.connection, name, request.revision)
         return await self._changed(request, name, change)
 
     async def _changed(self, request: Request, name: Name, change: NextValue) -> ActionReport:
@@ -235,34 +212,45 @@ class Actions:
         return ActionReport(message=f"{name} stored at revision {await change.store_it()}")
 
     async def _plan(self, request: Request) -> ActionReport:
-        planner = self._planners.get(request.controller)
-        plan = await (planner or self._daemon_plans(request.controller))(request.keys)
-        return ActionReport(message=str(plan.summary), result=plan)
-
-    def _daemon_plans(self, controller: str) -> MakePlan:
-        """Return a function that lets a daemon plan, which has the code of the controller."""
-
-        async def plan(keys: Sequence[str]) -> Plan:
+        """Plan with the user's own code, or let a daemon plan, which has it, too."""
+        name, planner = request.controller, self._planners.get(request.controller)
+        if planner is not None:
+            plan = await planner(request.keys)
+        else:
             try:
-                daemons = await self._fleet.offering(Verb.PLAN, controller)
+                daemons = await self._fleet.offering(Verb.PLAN, name)
             except OldDaemonError as error:
                 raise OldDaemonError(
                     f"{error}; natsctl console -c M:C plans with the code of the class M:C"
                 ) from error
-            return await daemons.plan_keys(controller, keys)
-
-        return plan
+            plan = await daemons.plan_keys(name, request.keys)
+        return ActionReport(message=str(plan.summary), result=plan)
 
     async def _garbage(self, request: Request) -> ActionReport:
-        applied = await apply_garbage(
-            self._fleet, request.controller, request.objects, request.count
-        )
-        objects = "1 object" if applied.removed == 1 else f"{applied.removed} objects"
-        kept = [
-            f"{kept_object.orphan.name} kept: {kept_object.reason}" for kept_object in applied.kept
-        ]
-        message = f"{objects} of {request.controller} deleted"
-        return ActionReport(message=message, warnings=kept[:KEYS_MAX], result=applied)
+        """Delete the chosen orphans, if each still has the revision that the user saw.
+
+        Raises `UsageError` if the user typed another number than that of the chosen objects, and
+        `ConflictError` if one of them is no orphan any more.
+        """
+        name = request.controller
+        wanted = {(choice.kind, choice.key, choice.revision) for choice in request.objects}
+        if not wanted or request.count != len(wanted):
+            raise UsageError(f"{len(wanted)} objects are chosen, and {request.count} was typed")
+        daemons = await self._fleet.offering(Verb.GC_PLAN, name)
+        plan = await daemons.plan(name)
+        orphans = tuple(one for one in plan.orphans if (one.kind, one.key, one.revision) in wanted)
+        if len(orphans) != len(wanted):
+            changed = len(wanted) - len(orphans)
+            raise ConflictError(
+                f"nothing is deleted: {changed} of the chosen objects changed since they were shown"
+            )
+        removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
+        count, kept = len(removed.orphans), list(removed.kept)
+        objects = "1 object" if count == 1 else f"{count} objects"
+        warnings = [f"{one.orphan.name} kept: {one.reason}" for one in kept[:KEYS_MAX]]
+        message = f"{objects} of {name} deleted"
+        result = CollectedGarbage(count, kept)
+        return ActionReport(message=message, warnings=warnings, result=result)
 
     async def _record(self, request: Request) -> ActionReport:
         name = request.controller

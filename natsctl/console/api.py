@@ -17,6 +17,7 @@ from natsctl.console.key import (
 )
 from natsctl.console.keys import Keys, Query, Table
 from natsctl.console.overview import Overview
+from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.daemon.messages import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection import Connection
@@ -183,9 +184,24 @@ class Console:
 
     async def _table(self, parameters: Parameters) -> Table:
         query, (controller, bucket) = _query(parameters), _place(parameters)
-        if controller:
-            return await self._keys.of_controller(controller, query, bucket)
-        return await self._keys.of_bucket(bucket, query)
+        if not controller:
+            return await self._keys.of_bucket(bucket, query)
+        table = await self._keys.of_controller(controller, query, bucket)
+        identity, off = await self._key_views.identity(), dict[str, str]()
+        subjects = {
+            "resync": Verb.RESYNC.subject(controller),
+            "whole": f"$KV.{PAUSES.bucket}.{controller_record(controller)}",
+        }
+        if not table.bucket:
+            off["pause"] = "they are in a cluster: use kubectl"
+        elif table.rows:
+            subjects["pause"] = f"$KV.{table.bucket}.{table.rows[0].key}"
+        off |= {
+            action: refused
+            for action, subject in subjects.items()
+            if (refused := identity.refusal(subject))
+        }
+        return msgspec.structs.replace(table, off=off)
 
     async def _key(self, parameters: Parameters) -> KeyView:
         controller, bucket = _place(parameters)
@@ -210,7 +226,10 @@ class Console:
         return await self._key_views.manifest(*names)
 
     async def _garbage(self, parameters: Parameters) -> Garbage:
-        return await garbage(self._fleet, _required(parameters, "controller"))
+        controller = _required(parameters, "controller")
+        identity, found = await self._key_views.identity(), await garbage(self._fleet, controller)
+        off = identity.refusal(Verb.GC_APPLY.subject(controller))
+        return msgspec.structs.replace(found, off=off)
 
 
 def _required(parameters: Parameters, name: str) -> str:

@@ -45,6 +45,7 @@ from natsctl.operate.desired import desired, restorable, with_reserved, with_sto
 from natsctl.operate.entries import object_in
 from natsctl.operate.fleet import Fleet
 from natsctl.operate.identity import Identity, identity_on
+from natsctl.operate.names import Name
 from natsctl.operate.problems import Partial, Problem, missing, problem_of
 from natsctl.telemetry.hiding import MASK
 
@@ -100,20 +101,18 @@ async def draft(connection: Connection, bucket: str, key: str) -> ObjectDraft:
     return ObjectDraft(text=text, revision=message.revision)
 
 
-async def edited(
-    connection: Connection, bucket: str, key: str, text: str, revision: int
-) -> NextValue:
+async def edited(connection: Connection, name: Name, text: str, revision: int) -> NextValue:
     """Return the change that an edited draft makes.
 
     A masked secret keeps its value. Raises `ConflictError` if the object changed since the draft,
     and `UsageError` for a text that is no object, or with a mask in another place.
     """
-    store = BucketStore(Bucket(connection, bucket))
-    message = await Bucket(connection, bucket).last(key)
+    store = BucketStore(Bucket(connection, name.bucket))
+    message = await Bucket(connection, name.bucket).last(name.key)
     before = _document(message)
     if message.revision != revision:
         raise ConflictError(
-            f"{bucket}/{key} changed since you opened it: it has revision {message.revision} now"
+            f"{name} changed since you opened it: it has revision {message.revision} now"
         )
     try:
         new = exact_json.decode(text.encode())
@@ -126,23 +125,23 @@ async def edited(
     return _change(store, message, before, with_reserved(unmasked, before))
 
 
-async def restored(connection: Connection, bucket: str, key: str, revision: int) -> NextValue:
+async def restored(connection: Connection, name: Name, revision: int) -> NextValue:
     """Return the change that restores an earlier revision: spec, labels and annotations.
 
     Raises `NotFoundError` if the revision is not kept, and `UsageError` if it is a deletion or has
     the present state.
     """
-    store = BucketStore(Bucket(connection, bucket))
-    messages = await store.messages(key)
+    store = BucketStore(Bucket(connection, name.bucket))
+    messages = await store.messages(name.key)
     earlier = next((message for message in messages if message.revision == revision), None)
     if earlier is None:
-        raise NotFoundError(f"{bucket}/{key} has no revision {revision}, or not any more")
+        raise NotFoundError(f"{name} has no revision {revision}, or not any more")
     if earlier.marker:
         raise UsageError(f"revision {revision} is a deletion: nothing can be restored from it")
     document, newest = _document(earlier), messages[-1]
     before = None if newest.marker else _document(newest)
     new = with_reserved(with_stored_version(restorable(document), document), before)
-    return _change(store, None if newest.marker else newest, before, new, key=key)
+    return _change(store, None if newest.marker else newest, before, new, key=name.key)
 
 
 def _change(
@@ -433,8 +432,8 @@ def _off(view: KeyView, identity: Identity) -> dict[str, str]:
     explanations = view.explain or []
     for action, verb in verbs.items() if view.controller else ():
         subject = verb.subject(view.controller)
-        if not identity.may_publish(subject):
-            off[action] = f"your NATS user may not publish to {subject}"
+        if refused := identity.refusal(subject):
+            off[action] = refused
         elif not any(explanation.daemon.pid for explanation in explanations):
             off[action] = f"no daemon of {view.controller} answers"
     if any(explanation.paused for explanation in explanations):
@@ -444,8 +443,8 @@ def _off(view: KeyView, identity: Identity) -> dict[str, str]:
     for action in ("pause", "resume", "edit", "rollback"):
         if not view.bucket:
             off[action] = "it is in a cluster: use kubectl"
-        elif not identity.may_publish(written):
-            off[action] = f"your NATS user may not publish to {written}"
+        elif refused := identity.refusal(written):
+            off[action] = refused
         elif kind is None and action in {"pause", "edit"}:
             off[action] = "it does not exist"
         elif kind != "json" and action == "edit":

@@ -81,6 +81,8 @@ class Table(Answer, frozen=True, kw_only=True):
         total: the number of matching keys, with deleted ones that left a marker.
         states: the number of keys in each state, as daemons count them.
         note: why the table is not the whole truth; empty if it is.
+        off: why an action is not possible: `resync`, `pause` of keys, or `whole`, the pause of the
+            controller.
     """
 
     bucket: str
@@ -91,6 +93,7 @@ class Table(Answer, frozen=True, kw_only=True):
     total: int
     states: dict[str, int] = msgspec.field(default_factory=dict)
     note: str = ""
+    off: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class _Names(msgspec.Struct):

@@ -44,6 +44,11 @@ class Identity(msgspec.Struct, frozen=True):
             return False
         return not allow or any(matches(pattern, subject) for pattern in allow)
 
+    def refusal(self, subject: str) -> str:
+        """Return why the user may not send to a subject; empty if that's allowed."""
+        allowed = self.may_publish(subject)
+        return "" if allowed else f"your NATS user may not publish to {subject}"
+
     def __str__(self) -> str:
         """Return the users as a phrase, such as `ann@desk (NATS user ops)`."""
         return f"{self.local} (NATS user {self.nats})" if self.nats else self.local

@@ -130,6 +130,10 @@ async def test_a_refused_action_names_the_permission(chromium: Browser, tmp_path
                 await expect(page.get_by_role("tree")).to_contain_text("guarded")
                 await page.get_by_role("button", name="Pause", exact=True).press("Enter")
                 await expect(page.get_by_role("log")).to_contain_text("publish to $KV.shops")
+                await visitor.open("/keys/shops")
+                await page.get_by_role("button", name="Pause", exact=True).press("Enter")
+                refused = page.get_by_role("log").filter(has_text="publish to $KV.natsctl")
+                await expect(refused).to_contain_text("Pause is off")
                 visitor.check()
 
 

@@ -1,6 +1,6 @@
 /** Shows the orphans of a controller, and deletes the selected ones. */
 
-import { collect } from "./actions.js";
+import { button, collect } from "./actions.js";
 import { count, counted, duration, h, link, NOTHING, replace, shown } from "./dom.js";
 import { paths } from "./paths.js";
 import { get } from "./server.js";
@@ -49,7 +49,7 @@ class Garbage {
     this._answer = { controller, orphans: [], refused: "", more: 0 };
     this._held = h("p", { class: "bad text", role: "status" });
     this._more = h("p", { class: "muted" });
-    this._apply = h("button", { type: "button", class: "danger", onclick: () => this._collect() }, "Apply");
+    this._apply = h("span");
     this._all = h("input", {
       type: "checkbox", onchange: () => this._table.select(this._all.checked ? this._answer.orphans.map(nameOf) : []),
     });
@@ -88,8 +88,10 @@ class Garbage {
   _update() {
     const { size } = this._table.selected;
     this._all.checked = size > 0 && size === this._answer.orphans.length;
-    this._apply.disabled = size === 0;
-    this._apply.textContent = size ? `Apply for ${counted(size, "object")}` : "Apply";
+    const apply = button(size ? `Apply for ${counted(size, "object")}` : "Apply", () => this._collect(), this._answer.off);
+    apply.classList.add("danger");
+    apply.disabled = size === 0;
+    replace(this._apply, apply);
   }
 
   async _collect() {

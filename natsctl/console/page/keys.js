@@ -130,8 +130,10 @@ class Keys {
       target.count = this._answer.total;
       subject = counted(target.count, `${state} key`);
     }
-    const buttons = [["Resync", resync], ["Pause", pause], ["Resume", resume]].map(([label, action]) =>
-      button(label, () => action(target)));
+    const { off } = this._answer;
+    const pausing = target.keys || target.filter ? off.pause : off.whole;
+    const buttons = [["Resync", resync, off.resync], ["Pause", pause, pausing], ["Resume", resume, pausing]]
+      .map(([label, action, why]) => button(label, () => action(target), why));
     replace(this._buttons, h("span", { class: "muted" }, `Act on ${subject}:`), ...buttons,
       h("a", { href: paths.garbage(controller), class: "button" }, "Garbage"));
   }
