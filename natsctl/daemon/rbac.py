@@ -166,13 +166,14 @@ def manifests(roles: Sequence[Role], name: str, account: ServiceAccount | None) 
     for role in roles:
         scope = "Cluster" if role.namespace is None else ""
         of = {} if role.namespace is None else {"namespace": role.namespace}
-        head = {"apiVersion": f"{GROUP}/v1", "metadata": {"name": name, **of}}
-        made.append({**head, "kind": f"{scope}Role", "rules": documents.plain(role.rules)})
+        role_kind, metadata = f"{scope}Role", {"name": name, **of}
+        head = {"apiVersion": f"{GROUP}/v1", "kind": role_kind, "metadata": metadata}
+        made.append({**head, "rules": documents.plain(role.rules)})
         if account is not None:
             subject = {"kind": "ServiceAccount", **documents.plain(account)}
-            role_ref = {"apiGroup": GROUP, "kind": f"{scope}Role", "name": name}
-            binding = {"kind": f"{scope}RoleBinding", "roleRef": role_ref, "subjects": [subject]}
-            made.append({**head, **binding})
+            role_ref = {"apiGroup": GROUP, "kind": role_kind, "name": name}
+            bound = {"roleRef": role_ref, "subjects": [subject]}
+            made.append({**head, "kind": f"{scope}RoleBinding", **bound})
     return made
 
 

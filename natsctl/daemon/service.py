@@ -212,48 +212,42 @@ class ControllerEndpoints:
         self._connection = connection
         self._clock = asyncio.get_running_loop().time
         self._activity = ActivityLog(self._clock())
-        self._endpoints = {
-            verb: self._endpoint(verb, handler)
-            for verb, handler in self._handlers(runnable, planner).items()
-        }
-
-    def _handlers(self, runnable: Runnable, planner: Planner | None) -> dict[Verb, Handler]:
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
-        if isinstance(runnable, Hosted):
+        if self._hosted is not None:
             handlers |= {
-                Verb.EXPLAIN: partial(self._explain, runnable),
-                Verb.TREE: partial(self._tree, runnable),
-                Verb.MANIFEST: partial(self._manifest, runnable),
-                Verb.RESYNC: partial(self._resync, runnable),
-                Verb.RECORD: partial(self._record, runnable),
-                Verb.RECORDING: partial(self._recording, runnable, masked=True),
-                Verb.RECORDING_UNMASKED: partial(self._recording, runnable, masked=False),
+                Verb.EXPLAIN: self._explain,
+                Verb.TREE: self._tree,
+                Verb.MANIFEST: self._manifest,
+                Verb.RESYNC: self._resync,
+                Verb.RECORD: self._record,
+                Verb.RECORDING: partial(self._recording, masked=True),
+                Verb.RECORDING_UNMASKED: partial(self._recording, masked=False),
             }
-        if isinstance(runnable, Hosted) and planner is not None:
-            handlers[Verb.PLAN] = partial(self._plan_keys, runnable, planner)
+            if planner is not None:
+                handlers[Verb.PLAN] = partial(self._plan_keys, planner)
         if isinstance(runnable, ControllerRuntime) and makes_secondaries(type(runnable.controller)):
             handlers |= {
                 Verb.GC_PLAN: partial(self._plan, runnable),
                 Verb.GC_APPLY: partial(self._apply, runnable),
                 Verb.GC_ACCEPT: partial(self._accept, runnable),
             }
-        return handlers
+        name = runnable.name
+        self._endpoints = {
+            verb: Endpoint(
+                name=verb.replace(".", "-"),
+                subject=verb.subject(name),
+                handler=handler,
+                group=verb.group(shared=shared),
+                metadata={"controller": name, "verb": verb},
+            )
+            for verb, handler in handlers.items()
+        }
 
     def endpoints(self) -> Iterator[Endpoint]:
         leads = self._leads and not self._stopping
         for verb, endpoint in self._endpoints.items():
             if verb in _PLANNED_VERBS if self._dry_run else leads or not verb.acts:
                 yield endpoint
-
-    def _endpoint(self, verb: Verb, handler: Handler) -> Endpoint:
-        controller = self._runnable.name
-        return Endpoint(
-            name=verb.replace(".", "-"),
-            subject=verb.subject(controller),
-            handler=handler,
-            group=verb.group(shared=self._shard is not None),
-            metadata={"controller": controller, "verb": verb},
-        )
 
     # ---- verbs that read
 
@@ -296,8 +290,7 @@ class ControllerEndpoints:
             return "standby" if self._shard is None else "joining"
         if self._runnable.synced.is_set():
             return "syncing"
-        prepared = isinstance(self._runnable, Hosted) and self._runnable.prepared
-        return "listing" if prepared else "starting"
+        return "listing" if self._hosted is not None and self._hosted.prepared else "starting"
 
     @property
     def _leads(self) -> bool:
@@ -306,11 +299,11 @@ class ControllerEndpoints:
 
     @property
     def _stopping(self) -> bool:
-        return isinstance(self._runnable, Hosted) and self._runnable.stopping
+        return self._hosted is not None and self._hosted.stopping
 
-    async def _explain(self, runtime: Hosted, request: bytes) -> bytes:
+    async def _explain(self, request: bytes) -> bytes:
         key = _key(request)
-        self._check_started(runtime)
+        runtime = self._started()
         answer = KeyExplanation(
             **asdict(runtime.explain(key)), daemon=self._daemon, planned=runtime.planned(key)
         )
@@ -327,18 +320,18 @@ class ControllerEndpoints:
             answer = replace(answer, events=events, syncs=with_past(answer.syncs, recorded))
         return self._fitting(OWNED_MAX, answer.limited)
 
-    async def _tree(self, runtime: Hosted, request: bytes) -> bytes:
+    async def _tree(self, request: bytes) -> bytes:
         key = _key(request)
-        self._check_started(runtime)
+        runtime = self._started()
         tree = await dated(self._connection, runtime.tree(key, externals))
         return self._fitting(BRANCHES_MAX, tree.limited)
 
-    async def _manifest(self, runtime: Hosted, request: bytes) -> bytes:
+    async def _manifest(self, request: bytes) -> bytes:
         try:
             wanted = msgspec.json.decode(request, type=ObjectName)
         except DECODE_ERRORS as error:
             raise UsageError(f"send the kind and the key of an object: {error}") from error
-        self._check_started(runtime)
+        runtime = self._started()
         for informer in runtime.informers.values():
             cache = informer.cache
             stored = cache.newest(wanted.key) if cache.kind.name == wanted.kind else None
@@ -349,15 +342,14 @@ class ControllerEndpoints:
         text = masked_manifest(wanted.kind, stored.value)
         return self._fitting(len(text), lambda count: Manifest(text[:count]))
 
-    async def _plan_keys(self, runtime: Hosted, planner: Planner, request: bytes) -> bytes:
-        keys = _keys(request)
-        self._check_running(runtime)
+    async def _plan_keys(self, planner: Planner, request: bytes) -> bytes:
+        keys, runtime = _keys(request), self._running()
         plan = await planner.plan(runtime, keys)
         return self._fitting(ACTIONS_MAX, KeyPlans(**asdict(plan), daemon=self._daemon).limited)
 
-    async def _recording(self, runtime: Hosted, request: bytes, *, masked: bool) -> bytes:
+    async def _recording(self, request: bytes, *, masked: bool) -> bytes:
         """Return a part of the recording of a key; the request is the key and the part's number."""
-        self._check_started(runtime)
+        runtime = self._started()
         key, part = _part(request)
         recording = runtime.recording(key, masked=masked)
         if recording is None:
@@ -379,9 +371,9 @@ class ControllerEndpoints:
 
     # ---- verbs that act
 
-    async def _record(self, runtime: Hosted, request: bytes) -> bytes:
+    async def _record(self, request: bytes) -> bytes:
         """Record the syncs of keys, or only failed ones again if the first word is `-`."""
-        self._check_started(runtime)
+        runtime = self._started()
         recordings, words, name = runtime.recordings, _keys(request), runtime.name
         if recordings is None:
             raise UsageError(f"{name} keeps no recordings")
@@ -394,9 +386,8 @@ class ControllerEndpoints:
         keys = recordings.selected(name)
         return msgspec.json.encode(Recorded(controller=name, daemon=self._daemon, keys=keys))
 
-    async def _resync(self, runtime: Hosted, request: bytes) -> bytes:
-        keys = _keys(request)
-        self._check_running(runtime)
+    async def _resync(self, request: bytes) -> bytes:
+        keys, runtime = _keys(request), self._running()
         answer = Queuing(controller=runtime.name, daemon=self._daemon, queued=0)
         queued = list[str]()
         for explanation in map(runtime.explain, keys):
@@ -421,12 +412,12 @@ class ControllerEndpoints:
         return self._fitting(SHOWN_MAX, answer.limited)
 
     async def _plan(self, runtime: ControllerRuntime, _request: bytes) -> bytes:
-        self._check_running(runtime)
+        self._running()
         return self._planned(await runtime.garbage_plan(at_once=True, orphans_max=ORPHANS_MAX))
 
     async def _apply(self, runtime: ControllerRuntime, request: bytes) -> bytes:
         plan = self._requested_plan(request)
-        self._check_running(runtime)
+        self._running()
         removed = await runtime.garbage_apply(plan)
         orphans = len(removed.orphans)
         log.info("deleted orphans on request", controller=plan.controller, orphans=orphans)
@@ -435,7 +426,7 @@ class ControllerEndpoints:
     async def _accept(self, runtime: ControllerRuntime, request: bytes) -> bytes:
         """Accept the bucket for the reason that the plan shows, and for no other reason."""
         requested = self._requested_plan(request)
-        self._check_running(runtime)
+        self._running()
         held = runtime.garbage_held
         if held and held != requested.refused:
             raise UsageError(
@@ -463,14 +454,15 @@ class ControllerEndpoints:
     def _fitting(self, count: int, limited: Callable[[int], msgspec.Struct]) -> bytes:
         return fitting(self._connection.payload_max, count, limited)
 
-    def _check_started(self, runtime: Hosted) -> None:
-        if not runtime.prepared:
+    def _started(self) -> Hosted:
+        if self._hosted is None or not self._hosted.prepared:
             raise NatsctlError(f"{self._runnable.name} is starting: try again")
+        return self._hosted
 
-    def _check_running(self, runtime: Hosted) -> None:
-        if runtime.stopping:
+    def _running(self) -> Hosted:
+        if self._stopping:
             raise NatsctlError(f"{self._runnable.name} is stopping: try again")
-        self._check_started(runtime)
+        return self._started()
 
 
 def _has_work(explanation: Explanation) -> bool:
@@ -575,9 +567,10 @@ async def answering(
             await asyncio.sleep(CHECK_S)
 
     async with serving(connection, identity) as service:
-        watches = [controller.peers.watch(connection) for controller in controllers]
-        tasks = [asyncio.create_task(watch, name="other daemons") for watch in watches]
-        tasks.append(asyncio.create_task(keep_offering(service.offer), name="endpoints"))
+        tasks = [asyncio.create_task(keep_offering(service.offer), name="endpoints")]
+        for controller in controllers:
+            watch = controller.peers.watch(connection)
+            tasks.append(asyncio.create_task(watch, name="other daemons"))
         try:
             yield
         finally:

@@ -244,9 +244,6 @@ async def test_a_stopping_process_is_live_and_not_ready(
         assert watched_vitals.live().passed
 
 
-# ---- metrics
-
-
 FAILED = CheckVerdict("readyz", (Check("nats"), Check("cache", "not listed\n  yet")))
 
 
