@@ -40,7 +40,8 @@ OBJECTS = (
 
 def main() -> None:
     """Take all pictures."""
-    program = shutil.which("chromium") or sys.exit("there is no chromium: install it")
+    programs = filter(None, map(shutil.which, ("chromium-headless-shell", "chromium")))
+    program = next(programs, "") or sys.exit("there is no chromium: install it")
     options = ["--no-sandbox", "--disable-gpu"]
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -74,7 +75,9 @@ def _console(folder: Path) -> Iterator[str]:
         environ["NATSCTL_SERVER"] = nats
         for bucket, key, value in OBJECTS:
             _run("put", bucket, key, json.dumps(value), "--validate", "ignore", environ=environ)
-        _run("pause", "team-b.gate", "--reason", "waits for the new gate", environ=environ)
+        _run(
+            "pause", "greetings/team-b.gate", "--reason", "waits for the new gate", environ=environ
+        )
         log = folder / "console"
         with log.open("wb") as output:
             command = (*NATSCTL, "console", "--port", "0")

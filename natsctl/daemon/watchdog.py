@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -48,6 +49,12 @@ class Stall(msgspec.Struct, frozen=True):
     @property
     def duration_s(self) -> float:
         return time.monotonic() - self.started
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its log lines."""
+        named = {"controller": self.controller or None, "key": self.key or None}
+        return {**named, "line": self.line, "duration_s": round(self.duration_s, 1)}
 
     def __str__(self) -> str:
         cause = f"key {self.key} of {self.controller}" if self.controller else "no handler"
@@ -126,26 +133,18 @@ class Watchdog:
         if stack:
             last = stack[-1]
             line = f"{last.filename}:{last.lineno} in {last.name}: {last.line}"
-        self.stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
-        self._log("event loop blocked", self.stall, hint=HINT if users else None)
+        stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
+        if stall.logged:
+            hint = HINT if users else None
+            log.warning("event loop blocked", **stall.fields, hint=hint)
+        self.stall = stall
 
     def _end(self) -> None:
         stall = self.stall
         if stall is not None:
-            self._log("event loop unblocked", stall)
+            if stall.logged:
+                log.warning("event loop unblocked", **stall.fields)
             self._ended, self.stall = _with(self._ended, stall), None
-
-    @staticmethod
-    def _log(event: str, stall: Stall, hint: str | None = None) -> None:
-        if stall.logged:
-            log.warning(
-                event,
-                controller=stall.controller or None,
-                key=stall.key or None,
-                line=stall.line,
-                duration_s=round(stall.duration_s, 1),
-                hint=hint,
-            )
 
 
 def _with(ended: Mapping[str, Stalls], stall: Stall) -> dict[str, Stalls]:
