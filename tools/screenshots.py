@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from daemon import WAIT_S, running  # type: ignore[import-not-found]  # beside this script
 from playwright.sync_api import Page, ViewportSize, sync_playwright
@@ -23,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 NATSCTL = (sys.executable, "-m", "natsctl")
 RUN = "run --embedded --controller controllers.greetings:Greetings --port 0"
-SIZE: ViewportSize = {"width": 1280, "height": 720}
+SIZES: tuple[ViewportSize, ...] = ({"width": 1440, "height": 900}, {"width": 400, "height": 800})
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 ORPHAN = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "nobody"}
 OBJECTS = (
     ("defaults", "team-a", {"spec": {"punctuation": "?!"}}),
@@ -49,7 +51,7 @@ def main() -> None:
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=program, args=options)
-        _take_all(browser.new_page(viewport=SIZE), url)
+        _take_all(browser.new_page(viewport=SIZES[0]), url)
         browser.close()
 
 
@@ -61,9 +63,6 @@ def _take_all(page: Page, url: str) -> None:
     page.get_by_role("link", name="shop", exact=True).click()
     page.locator(".revision").filter(has_text="spec.text").get_by_role("link").click()
     _take(page, "key", ".diff")
-    page.goto(url.partition("/?")[0] + "/garbage/greetings")
-    page.get_by_label("Select Route.routes/stray").check()
-    _take(page, "garbage", "text=Apply for 1 object")
 
 
 @contextmanager
@@ -103,10 +102,15 @@ def _url(log: Path) -> str:
 
 
 def _take(page: Page, name: str, shown: str) -> None:
-    """Take a picture once *shown* is there and the page is live."""
+    """Take the pictures of a view once *shown* is there and the page is live."""
     page.locator(shown).first.wait_for()
     page.locator("#live[data-kind=live]").wait_for()
-    page.screenshot(path=PICTURES / f"console-{name}.png")
+    for size in SIZES:
+        for scheme in SCHEMES:
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=PICTURES / f"console-{name}-{size['width']}-{scheme}.png")
+    page.set_viewport_size(SIZES[0])
 
 
 if __name__ == "__main__":
