@@ -56,6 +56,24 @@ def now() -> float:
 
 
 class TestCalls:
+    async def test_changes_of_an_object_are_merged_if_too_many_wait(
+        self, stores: MemoryStores, sites: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("natsctl.watchers.resource_kind.CHANGES_MAX", 2)
+        await put(sites, "athens", site("one"))
+        recording = RecordingWatcher()
+        recording.takes_s = 10
+        async with running(controller(recording), stores):
+            for content in ("two", "three", "four", "five"):
+                await put(sites, "athens", site(content))
+                await asyncio.sleep(1)
+            await asyncio.sleep(100)
+        assert recording.calls == [
+            "add athens one",
+            "update athens one two",
+            "update athens two five",
+        ]
+
     async def test_a_watcher_gets_an_add_for_existing_objects_and_then_every_change(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -405,6 +423,26 @@ class TestRetries:
             await asyncio.sleep(100)
         deleted = ["delete athens one fails"] * 2 + ["delete athens one"]
         assert recording.calls[1:] == [*deleted, "add athens two fails", "add athens two"]
+        assert counted == [1, 2, 1]
+
+    async def test_a_resync_retries_a_failed_call_at_once_and_counts_its_failures_anew(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        counted: list[int] = []
+
+        def policy(_error: Exception, failures: int) -> Retry:
+            counted.append(failures)
+            return Retry(100.0)
+
+        await put(sites, "athens", site("one"))
+        recording = RecordingWatcher()
+        recording.failures = 3
+        watching = controller(recording, retry_policy=policy)
+        async with running(watching, stores):
+            await asyncio.sleep(150)
+            assert watching.resync("athens") == 1
+            await asyncio.sleep(1)
+        assert recording.calls == ["add athens one fails"] * 3
         assert counted == [1, 2, 1]
 
     async def test_the_dequeue_policy_gets_the_last_error(

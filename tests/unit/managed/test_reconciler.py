@@ -1287,6 +1287,26 @@ class TestOutages:
         assert play.reasons == ["CreatedExternalResource"]
         assert play.cloud.disks == {"disk-1": 2}
 
+    async def test_an_intent_that_the_store_refused_leaves_no_record(self) -> None:
+        class Refusing(MemoryStore):
+            refuses = True
+
+            async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+                if self.refuses:
+                    raise StoreError("away")
+                return await super().update(key, value, revision=revision)
+
+        store = Refusing(DISKS)
+        play = Play(store=store)
+        await play.put()
+        with pytest.raises(StoreError, match="away"):
+            await play.reconcile()
+        store.refuses = False
+        await play.put(size=2, paused="true")
+        await play.settle()
+        assert isinstance(play.records, MemoryStore)
+        assert (play.records.keys(), play.cloud.created) == ([], [])
+
     async def test_a_result_does_not_overwrite_another_creation(self, play: Play) -> None:
         self._cut_off_by_create(play)
         await play.put()
