@@ -21,11 +21,9 @@ from typer.main import get_command
 
 from natsctl.cli.terminal import coloured, discard_output, flush, write_stderr
 from natsctl.controller.owners import OwnerNames
-from natsctl.daemon.settings.catalogue import SETTINGS
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_settings
-from natsctl.daemon.settings.setting import Setting
-from natsctl.daemon.settings.values import SWITCH
+from natsctl.daemon.settings.settings import SETTINGS, SWITCH, Setting
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -121,13 +119,13 @@ def _options(names: tuple[str, ...]) -> list[TyperOption]:
     """Return the options of the settings in these sections, or with these names."""
 
     def parameter(setting: Setting) -> inspect.Parameter:
-        switch = setting.shape is SWITCH
+        switch = setting.form is SWITCH
         default = setting.default
         shown = f" [default: {default}]" if default not in ("none", "false") else ""
         shown = shown if len(setting.meaning + shown) < LINE else ""
         option: Any = typer.Option(
             *setting.flags,
-            metavar=None if switch else setting.shape.metavar,
+            metavar=None if switch else setting.form.metavar,
             help=f"{setting.meaning}{shown}",
             rich_help_panel=PANELS[setting.section],
             show_default=False,

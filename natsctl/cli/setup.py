@@ -34,9 +34,8 @@ from natsctl.daemon.nats_permissions import nats_configuration
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.rbac import ServiceAccount, manifests, names_of, needs, roles
 from natsctl.daemon.settings.address import Address
-from natsctl.daemon.settings.catalogue import BY_NAME
 from natsctl.daemon.settings.load import Effective
-from natsctl.daemon.settings.setting import FIELDS, Setting, text_of_value
+from natsctl.daemon.settings.settings import BY_NAME, FIELDS, Setting, text_of_value
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions, redacted
 from natsctl.kubernetes.names import ResourceName

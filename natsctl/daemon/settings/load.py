@@ -2,48 +2,108 @@
 
 import os
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from natsctl.daemon.settings.catalogue import BY_NAME, SETTINGS
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.daemon.settings.precedence import LOGIN, Given, Layer, merged
-from natsctl.daemon.settings.setting import FIELDS, SECTIONS, Setting, default_of
-from natsctl.daemon.settings.settings import Settings
-from natsctl.daemon.settings.toml_file import Lines, read_toml
-from natsctl.daemon.settings.values import FILE
+from natsctl.daemon.settings.settings import (
+    BY_NAME,
+    FIELDS,
+    FILE,
+    SECTIONS,
+    SETTINGS,
+    Setting,
+    Settings,
+    default_of,
+)
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions, load_context, selected_context
 
 FILE_NAME = "natsctl.toml"
 VARIABLE = "NATSCTL_CONFIG"
+SIZE_MAX_BYTES = 64 * 1024
 
 SELECTED = "nats context select"
 """The source of the context that the `nats` command uses too."""
+
+LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
+"""The fields that are credentials."""
 
 _PREFIX = "NATSCTL_"
 _SERVICE_VARIABLE = (
     r"NATSCTL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
     r"|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
+_POSITION = re.compile(r" *\(at line (\d+), column \d+\)| *\(at end of document\)")
+_HEADER = re.compile(r"\s*\[\s*([\w.]+)\s*\]")
+_LINE = re.compile(r"\s*(\w+)\s*=")
+
+_NOT_IN_CONTEXT = ("name", "connect_timeout_s", "request_timeout_s", "silence_s", "marker_ttl_s")
+_CLUSTER = ("server", "token", "tls_ca", "tls_insecure", "namespace", "enabled")
+_OVERRIDES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(LOGIN, LOGIN),
+    # the user may be in one source, and the password in another
+    **dict.fromkeys(("nats.user", "nats.password"), ("nats.creds", "nats.nkey", "nats.token")),
+    **dict.fromkeys(("nats.tls_cert", "nats.tls_key"), ("nats.tls_cert", "nats.tls_key")),
+    **dict.fromkeys(("nats.domain", "nats.api_prefix"), ("nats.domain", "nats.api_prefix")),
+    "nats.context": tuple(
+        field
+        for field in FIELDS
+        if field.startswith("nats.") and field.removeprefix("nats.") not in _NOT_IN_CONTEXT
+    ),
+    "kube.context": tuple(f"kube.{name}" for name in _CLUSTER),
+    "kube.kubeconfig": tuple(f"kube.{name}" for name in ("context", *_CLUSTER)),
+}
+"""The fields that a field overrides in all weaker sources."""
+
+
+class Given(msgspec.Struct, frozen=True):
+    """The value of a field of `Settings`, and its source."""
+
+    value: Any
+    source: str
+
+
+Layer = dict[str, Given]
+"""The values that one source sets, by the dotted name of the field."""
 
 
 class Effective(msgspec.Struct, frozen=True):
-    """The settings in effect, and the source of each.
+    """The settings in effect, the source of each, and the file that was read.
 
-    Attributes:
-        settings: the settings in effect.
-        sources: the source by dotted name: `--server`, `NATSCTL_SERVER`, `natsctl.toml:3`. A field
-            without a source has its default.
-        file: the file that was read, if there is one.
+    A source is `--server`, `NATSCTL_SERVER` or `natsctl.toml:3`, by dotted name. A field without a
+    source has its default.
     """
 
     settings: Settings
     sources: Mapping[str, str]
     file: Path | None = None
+
+    @classmethod
+    def of(cls, layers: Iterable[Layer], file: Path | None) -> "Effective":
+        """Return the settings in effect, from layers in descending precedence.
+
+        A layer with any credential overrides all credentials of weaker layers. The same holds for
+        a certificate and its key, and for a domain and a prefix. A layer that names a context
+        overrides everything in weaker layers that a context can set, and so does a kubeconfig.
+        """
+        chosen: Layer = {}
+        overridden: set[str] = set()
+        for layer in layers:
+            added = {name: layer[name] for name in layer if name not in {*chosen, *overridden}}
+            chosen |= added
+            overridden.update(field for name in added for field in _OVERRIDES.get(name, ()))
+        sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for name, given in chosen.items():
+            section, _, field = name.partition(".")
+            sections[section][field] = given.value
+        types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+        settings = Settings(**{name: types[name](**values) for name, values in sections.items()})
+        return cls(settings, {name: given.source for name, given in chosen.items()}, file)
 
     def source(self, field: str) -> str:
         """Return the source of the field, `default` if no source sets it."""
@@ -61,7 +121,7 @@ class Effective(msgspec.Struct, frozen=True):
         context cannot be read, as `load_context` does; a context that is only selected may be
         broken if the server and the credentials are set.
         """
-        name, source = self.settings.nats.context, f"context {self.settings.nats.context}"
+        name = self.settings.nats.context
         if name is None:
             return self
         given = {field: Given(self.value(field), source) for field, source in self.sources.items()}
@@ -73,24 +133,22 @@ class Effective(msgspec.Struct, frozen=True):
                 return self.without_selection()
             raise
         context = {
-            field: Given(value, source)
+            field: Given(value, f"context {name}")
             for field in FIELDS
             if field.startswith("nats.") and field not in excluded
             if (value := getattr(options, field.removeprefix("nats."))) != default_of(field)
         }
         chosen = {"nats.context": given.pop("nats.context")}
-        return _effective(merged([given, context, chosen]), self.file)
+        return Effective.of([given, context, chosen], self.file)
 
     def without_selection(self) -> "Effective":
         """Return these settings without the context that `nats context select` selected."""
         if self.source("nats.context") != SELECTED:
             return self
         nats = msgspec.structs.replace(self.settings.nats, context=None)
-        return Effective(
-            msgspec.structs.replace(self.settings, nats=nats),
-            {field: source for field, source in self.sources.items() if field != "nats.context"},
-            self.file,
-        )
+        settings = msgspec.structs.replace(self.settings, nats=nats)
+        sources = {name: self.sources[name] for name in self.sources if name != "nats.context"}
+        return Effective(settings, sources, self.file)
 
     @property
     def nats(self) -> NatsOptions:
@@ -123,168 +181,137 @@ def load_settings(
     an unknown variable or line; and for a file that is named but does not exist.
     """
     check_variables(environ)
-    typed, file = _from_flags(flags), _file(config, environ)
-    read = {} if file is None else _from_file(file)
-    own, shared = (_from_environment(environ, own=is_own) for is_own in (True, False))
+    typed: Layer = {}
+    for setting in SETTINGS:
+        value = flags.get(setting.parameter) if setting.flag else None
+        if value:
+            text = str(not setting.flag.startswith("--no-")) if value is True else value
+            example = f"{setting.flag} {setting.typed()}"
+            _add(typed, setting, text, setting.flag, example=example, text=True)
+    named = [typed[name].source for name in ("kube.kubeconfig", "kube.context") if name in typed]
+    if named and "kube.enabled" in typed:
+        raise UsageError(f"{typed['kube.enabled'].source} excludes {' and '.join(named)}")
+
+    own, shared = Layer(), Layer()
+    for setting in SETTINGS:
+        for layer, name in zip((own, shared), setting.variables, strict=False):
+            if environ.get(name):
+                example = f"{name}={setting.typed()}"
+                _add(layer, setting, environ[name], name, example=example, text=True)
     if "nats.user" in shared and "nats.password" not in {**typed, **own, **shared}:
         # the nats command takes a user without a password as a token
         shared.setdefault("nats.token", shared.pop("nats.user"))
+
+    chosen = config or environ.get(VARIABLE) or (FILE_NAME if Path(FILE_NAME).is_file() else None)
+    file = Path(chosen).expanduser() if chosen else None
     selected = selected_context()
     selection = {"nats.context": Given(selected, SELECTED)} if selected else {}
-    return _effective(merged([typed, own, shared, read, selection]), file)
+    layers = [typed, own, shared, {} if file is None else _from_file(file), selection]
+    return Effective.of(layers, file)
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
     """Raise `UsageError` for a variable that begins with `NATSCTL_` and is not a setting.
 
-    Empty variables are ignored. So are the variables that Kubernetes sets in each container for
-    services of the namespace, if the name of a service begins with `natsctl`.
+    Empty variables are ignored. So are the variables that Kubernetes and Docker set in each
+    container for services, if the name of a service begins with `natsctl`.
     """
     variables = [VARIABLE, *(name for setting in SETTINGS for name in setting.variables)]
     for name, value in sorted(environ.items()):
-        unknown = name.startswith(_PREFIX) and name not in variables
-        if unknown and value and not _describes_service(name, value):
-            names = [variable_name.removeprefix(_PREFIX) for variable_name in variables]
-            nearest = did_you_mean(name.removeprefix(_PREFIX), names, prefix=_PREFIX)
-            raise UsageError(f"there is no variable {name}{nearest}")
-
-
-def _describes_service(name: str, value: str) -> bool:
-    """Return whether Kubernetes or Docker may have set the variable for a service."""
-    if re.fullmatch(_SERVICE_VARIABLE, name):
-        return True
-    return name.endswith("_PORT") and "://" in value
-
-
-def _effective(layer: Layer, file: Path | None) -> Effective:
-    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for name, given in layer.items():
-        section, _, field = name.partition(".")
-        sections[section][field] = given.value
-    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-    settings = Settings(**{name: types[name](**values) for name, values in sections.items()})
-    return Effective(settings, {name: given.source for name, given in layer.items()}, file)
-
-
-# ---- flags
-
-
-def _from_flags(flags: Mapping[str, str | bool | None]) -> Layer:
-    layer: Layer = {}
-    for setting in SETTINGS:
-        value = flags.get(setting.parameter) if setting.flags else None
-        if value is None or value is False or value == "":
-            continue
-        flag = setting.flags[0]
-        if value is True:
-            value = str(not flag.startswith("--no-"))
-        _add(layer, setting, value, flag, example=f"{flag} {setting.typed()}", text=True)
-    named = [layer[name].source for name in ("kube.kubeconfig", "kube.context") if name in layer]
-    if named and "kube.enabled" in layer:
-        raise UsageError(f"{layer['kube.enabled'].source} excludes {' and '.join(named)}")
-    return layer
-
-
-# ---- the environment
-
-
-def _from_environment(environ: Mapping[str, str], *, own: bool) -> Layer:
-    """Return the values of natsctl's *own* variables, or of those that the nats command reads."""
-    layer: Layer = {}
-    for setting in SETTINGS:
-        variables = [name for name in setting.variables if name.startswith(_PREFIX) is own]
-        name = next((name for name in variables if environ.get(name)), None)
-        if name is not None:
-            example = f"{name}={setting.typed()}"
-            _add(layer, setting, environ[name], name, example=example, text=True)
-    return layer
-
-
-# ---- a file
-
-
-def _file(config: str | None, environ: Mapping[str, str]) -> Path | None:
-    named = config or environ.get(VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    default = Path(FILE_NAME)
-    return default if default.is_file() else None
+        if name.startswith(_PREFIX) and name not in variables and value:
+            link = name.endswith("_PORT") and "://" in value
+            if not (link or re.fullmatch(_SERVICE_VARIABLE, name)):
+                names = [variable_name.removeprefix(_PREFIX) for variable_name in variables]
+                nearest = did_you_mean(name.removeprefix(_PREFIX), names, prefix=_PREFIX)
+                raise UsageError(f"there is no variable {name}{nearest}")
 
 
 def _from_file(file: Path) -> Layer:
-    content, lines = read_toml(file)
-    _check_names(file, content, lines)
-    layer: Layer = {}
-    for setting in SETTINGS:
-        if setting.field not in content.get(setting.section, ()):
-            continue
-        value = content[setting.section][setting.field]
-        source = _position(file, lines, setting.section, setting.field)
-        _add(layer, setting, value, source, example=setting.line(), text=False)
-        if setting.shape is FILE:
-            for name in setting.fills:
-                layer[name] = Given(_relative_to(file, layer[name].value), source)
-    return layer
-
-
-def _check_names(file: Path, content: Mapping[str, Any], lines: Lines) -> None:
-    """Raise `UsageError` for a section or a setting that does not exist."""
+    content, lines = _read_toml(file)
     for section, fields in content.items():
-        position = _position(file, lines, section)
+        place = f"{file}{lines.get((section,), '')}"
         if not isinstance(fields, dict):
-            raise UsageError(f"{position}: {section} is not in a section{_in_section(section)}")
+            raise UsageError(f"{place}: {section} is not in a section{_in_section(section)}")
         if section not in SECTIONS:
             nearest = did_you_mean(section, SECTIONS)
-            raise UsageError(f"{position}: there is no section [{section}]{nearest}")
+            raise UsageError(f"{place}: there is no section [{section}]{nearest}")
         for field in fields:
             if f"{section}.{field}" not in BY_NAME:
-                position = _position(file, lines, section, field)
-                nearest = _nearest(section, field)
-                raise UsageError(f"{position}: there is no setting {section}.{field}{nearest}")
-
-
-def _position(file: Path, lines: Lines, *path: str) -> str:
-    """Return the file, with the line of the section or the field if the line is known."""
-    return f"{file}:{lines[path]}" if path in lines else str(file)
-
-
-def _nearest(section: str, field: str) -> str:
-    fields = [setting.field for setting in SETTINGS if setting.section == section]
-    return did_you_mean(field, fields, prefix=f"{section}.") or _in_section(field)
+                place = f"{file}{lines.get((section, field), '')}"
+                known = [setting.field for setting in SETTINGS if setting.section == section]
+                nearest = did_you_mean(field, known, prefix=f"{section}.") or _in_section(field)
+                raise UsageError(f"{place}: there is no setting {section}.{field}{nearest}")
+    layer: Layer = {}
+    for setting in SETTINGS:
+        if setting.field in content.get(setting.section, ()):
+            value = content[setting.section][setting.field]
+            source = f"{file}{lines.get((setting.section, setting.field), '')}"
+            _add(layer, setting, value, source, example=setting.line(), text=False)
+            if setting.form is FILE:
+                paths = (Path(path).expanduser() for path in value.split(os.pathsep))
+                relative = os.pathsep.join(str(file.parent / path) for path in paths)
+                layer[setting.name] = Given(relative, source)
+    return layer
 
 
 def _in_section(field: str) -> str:
     """Return the sections that have the field, or all sections if none has it."""
-    sections = [setting.section for setting in SETTINGS if setting.field == field]
-    if not sections:
-        return f": the sections are {', '.join(f'[{section}]' for section in SECTIONS)}"
-    return f"; did you mean {' or '.join(f'{field} in [{section}]' for section in sections)}?"
+    found = [f"{field} in [{setting.section}]" for setting in SETTINGS if setting.field == field]
+    if found:
+        return f"; did you mean {' or '.join(found)}?"
+    return f": the sections are {', '.join(f'[{section}]' for section in SECTIONS)}"
 
 
-def _relative_to(file: Path, paths: str) -> str:
-    """Return the paths in a file, separated by colons, relative to the folder of the file."""
-    expanded = (Path(path).expanduser() for path in paths.split(os.pathsep))
-    return os.pathsep.join(str(file.parent / path) for path in expanded)
+def _read_toml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
+    """Return the content of the file, and `:LINE` for each `[section]` and each `field =`.
 
-
-# ---- values
+    Raises `UsageError` if the file cannot be read, is larger than 64 KiB, or is not valid TOML. The
+    error quotes nothing of the content, which may be a secret.
+    """
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(SIZE_MAX_BYTES + 1)
+        if len(raw) > SIZE_MAX_BYTES:
+            raise UsageError(f"the settings in {file} are longer than {SIZE_MAX_BYTES} bytes")
+        text = raw.decode()
+        content = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read the settings in {file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is not valid TOML: it is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        position, reason = _POSITION.search(str(error)), _POSITION.sub("", str(error))
+        place = f"{file}:{position[1]}" if position and position[1] else f"{file}"
+        raise UsageError(
+            f'{place} is not valid TOML: {reason}; write lines such as name = "value"'
+        ) from None
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"cannot read a value in {file}: a number is too long, or a list is nested too deeply"
+        ) from None
+    lines: dict[tuple[str, ...], str] = {}
+    section: tuple[str, ...] = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            section = tuple(header[1].split("."))
+            for size in range(1, 1 + len(section)):
+                lines.setdefault(section[:size], f":{number}")
+        elif field := _LINE.match(line):
+            lines.setdefault((*section, field[1]), f":{number}")
+    return content, lines
 
 
 def _add(
     layer: Layer, setting: Setting, value: object, source: str, *, example: str, text: bool
 ) -> None:
     try:
-        valid = setting.shape.read(value, text=text)
+        valid = setting.form.read(value, text=text)
     except ValueError:
-        quoted = "the value" if setting.hides else _quoted(value)
+        scalar = isinstance(value, str | int | float | bool)
+        quoted = repr(value) if scalar else f"a {type(value).__name__}"
         # the cause may quote a secret
         raise UsageError(
-            f"{setting.name} in {source}: {quoted} must be {setting.shape.description}; "
-            f"write {example}"
+            f"{setting.name} in {source}: {'the value' if setting.hides else quoted} must be "
+            f"{setting.form.description}; write {example}"
         ) from None
     layer |= dict.fromkeys(setting.fills, Given(valid, source))
-
-
-def _quoted(value: object) -> str:
-    scalar = isinstance(value, str | int | float | bool)
-    return repr(value) if scalar else f"a {type(value).__name__}"

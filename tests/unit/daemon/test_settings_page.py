@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from natsctl import Controller
-from natsctl.daemon.settings.catalogue import BY_NAME, SETTINGS
 from natsctl.daemon.settings.load import load_settings
-from natsctl.daemon.settings.setting import Setting
+from natsctl.daemon.settings.settings import BY_NAME, SETTINGS, Setting
 from natsctl.errors import UsageError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
