@@ -41,9 +41,7 @@ app = App()
 REPORTED_LOGGERS = (secondaries.__name__, history.__name__, informer.INVALID_LOG)
 """Loggers of failures that a local resync reports itself."""
 
-AllOption = Annotated[
-    bool, typer.Option("--all", help="The whole controller of --controller, with all its keys")
-]
+AllOption = Annotated[bool, typer.Option("--all", help="The whole controller of --controller")]
 FailingOption = Annotated[
     bool, typer.Option("--failing", help="Only keys that fail, as natsctl status names them")
 ]

@@ -30,7 +30,7 @@ def controller_option(text: str, *, hidden: bool = False) -> Any:
 
 def port_option(text: str, *, default: int) -> Any:
     """Return an option for a port to listen on, which falls back to any port."""
-    shown = f"{text}; 0 for any [default: {default} if free]"
+    shown = f"{text}; 0 for any [default: {default}]"
     return typer.Option(min=0, max=65535, metavar="PORT", help=shown)
 
 
@@ -81,11 +81,11 @@ NamedOption = Annotated[
     typer.Option(
         "--controller",
         "-c",
-        help="Controller's name in natsctl status, or its class as package.module:Name",
+        help="Controller's name, or its class as package.module:Name",
         metavar="NAME",
     ),
 ]
-PortOption = Annotated[int | None, port_option("Port of the private nats-server", default=4222)]
+PortOption = Annotated[int | None, port_option("Port of that server", default=4222)]
 WorkersOption = Annotated[
     int | None,
     typer.Option(
@@ -154,7 +154,7 @@ HOOK_OPTIONS: dict[str, tuple[Any, object]] = {
         Annotated[
             str | None,
             _hook_option(
-                "Subject of a service in place of a class; see natsctl options",
+                "Subject of a service in place of a class",
                 "SUBJECT",
                 hidden=False,
             ),

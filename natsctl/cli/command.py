@@ -67,7 +67,7 @@ EXPANDED = ContextVar("EXPANDED", default=False)
 
 _REQUIRED = re.compile(r"\{(.*)\}")
 _TYPE = re.compile(r" <[^>]*>$")
-_RANGE = re.compile(r"  \[(\d+<=)?x[<>]=\d+\]|; (\d+<=)?x[<>]=\d+(?=\])")
+_UNNEEDED = re.compile(r"  \[(\d+<=)?x[<>]=\d+\]|; (\d+<=)?x[<>]=\d+(?=\])|  \[required\]")
 
 _settings: ContextVar[Effective] = ContextVar("settings")
 
@@ -189,19 +189,23 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options by panel, without those of every command."""
+        arguments: list[tuple[str, str]] = []
         sections: dict[str, list[tuple[str, str]]] = {}
         left_out = _options(self.sections) if self.quiet else []
         for param in self.get_params(ctx)[:-1]:  # --help is how one came here
             record = param.get_help_record(ctx)
             if record is not None and param not in left_out:
-                section, (name, text) = "Options", record
+                name, text = record
+                row = (_TYPE.sub("", name), _UNNEEDED.sub("", text))
                 if param.param_type_name == "argument":
-                    section, name = "Arguments", param.display_name_raw
-                panel = getattr(param, "rich_help_panel", None) if EXPANDED.get() else None
-                row = (_TYPE.sub("", name), _RANGE.sub("", text))
-                sections.setdefault(panel or section, []).append(row)
-        for title, rows in sorted(sections.items(), key=lambda section: section[0] != "Arguments"):
-            with formatter.section(title):
+                    arguments.append((param.display_name_raw, row[1]))
+                else:
+                    panel = getattr(param, "rich_help_panel", None) if EXPANDED.get() else None
+                    sections.setdefault(panel or "Options", []).append(row)
+        if arguments:
+            sections["Options"] = [*arguments, *sections.pop("Options", [])]
+        for title, rows in sections.items():
+            with formatter.section(f"Arguments and {title.lower()}" if arguments else title):
                 formatter.write_dl(rows, col_max=26)
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -14,12 +14,12 @@ from msgspec import UNSET
 
 from natsctl.cli.arguments import Kinds, KindsOption, NameArgument, load_kinds
 from natsctl.cli.command import App, StoreOptions, connected_to_stores
-from natsctl.cli.output import yaml_text
+from natsctl.cli.output import TABLE, OutputOption, yaml_text
 from natsctl.cli.parsing import parsed_yaml
 from natsctl.cli.schemas import Validate, ValidateOption, Validator
 from natsctl.cli.terminal import write_notice
 from natsctl.cli.values import DesiredObject, NewValue, replace, value_of_document, with_version
-from natsctl.cli.writing import ChangeOutputOption, DryRun, DryRunOption
+from natsctl.cli.writing import DryRun, DryRunOption
 from natsctl.core.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -306,7 +306,7 @@ async def edit(
     controller: KindsOption = None,
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
-    output: ChangeOutputOption = "text",
+    output: OutputOption = TABLE,
 ) -> None:
     """Edit an object in an editor.
 

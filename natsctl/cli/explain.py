@@ -2,13 +2,13 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from natsctl.cli.arguments import controller_option
 from natsctl.cli.command import App, connected
-from natsctl.cli.output import choice_option, write_json, write_table, write_yaml
+from natsctl.cli.output import TABLE, WIDE, output_option, write_result, write_table
 from natsctl.cli.schemas import Fields, Schema, known_schemas, split_path
 from natsctl.cli.terminal import write_line, write_notice
 from natsctl.daemon.settings.did_you_mean import did_you_mean
@@ -53,15 +53,12 @@ async def explain(
         bool, typer.Option("--recursive", help="Show the names of all nested fields")
     ] = False,
     controller: SchemaControllersOption = None,
-    output: Annotated[
-        Literal["text", "table", "jsonschema", "json", "yaml"] | None,
-        choice_option("text; or the JSON Schema, as jsonschema or yaml"),
-    ] = None,
+    output: Annotated[str, output_option("jsonschema")] = TABLE,
 ) -> None:
     """Explain the fields of a kind: types, defaults, limits and meanings.
 
-    Without --controller, the schema is the one that a daemon has published. natsctl describe
-    explains the state of an object.
+    Without --controller, the schema is the one that a daemon has published; -o jsonschema prints
+    it. natsctl describe explains the state of an object.
     """
     words = path or []
     if len(words) > 1 or "/" in (words or [""])[0]:
@@ -71,7 +68,7 @@ async def explain(
             f"{name.bucket} the fields of its kind"
         )
     schemas = await known_schemas(options, controller or ())
-    if output in ("jsonschema", "json", "yaml"):
+    if output not in (TABLE, WIDE):
         _write_schemas(schemas, words[0] if words else None, output)
     elif not words:
         _write_table(schemas)
@@ -94,10 +91,8 @@ def _write_schemas(schemas: Sequence[KindSchema], kind: str | None, output: str)
             raise UsageError(f"{kind} names a field: natsctl explain {kind} explains it")
         write_notice(f"{schema.kind} is declared by {schema.source}")
         printed = schema.schema
-    if output == "yaml":
-        write_yaml([printed])
-    else:
-        write_json(printed)
+    names = [kind] if kind is not None else list(printed)
+    write_result(printed, "json" if output == "jsonschema" else output, names=names)
 
 
 def _part(fields: Fields, schema: KindSchema, names: list[str]) -> Schema:

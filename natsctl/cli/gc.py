@@ -36,7 +36,7 @@ LocalOption = Annotated[
     bool,
     typer.Option(
         "--local",
-        help="Work in this process, without a daemon; --controller must be a class",
+        help="Work in this process; --controller must be a class",
     ),
 ]
 

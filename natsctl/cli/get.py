@@ -4,6 +4,7 @@ import asyncio
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -17,12 +18,15 @@ from natsctl.cli.history import message_at
 from natsctl.cli.output import (
     JSON,
     TABLE,
+    VALUE,
     WIDE,
+    YAML,
     CustomColumns,
     JsonPath,
-    OutputOption,
     column_widths,
     fitted,
+    json_text,
+    output_option,
     parse_format,
     write_entries,
     write_fields,
@@ -33,7 +37,7 @@ from natsctl.cli.output import (
     write_value,
     write_yaml,
 )
-from natsctl.cli.terminal import write_line, write_notice
+from natsctl.cli.terminal import write_line, write_notice, write_text
 from natsctl.core.informer import Informer
 from natsctl.daemon.schemas import declared_columns, published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
@@ -45,13 +49,14 @@ from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import BucketStore, bucket_names
 from natsctl.model.schemas.field_paths import Columns, FieldPath
 from natsctl.model.selectors import Selector
-from natsctl.model.store import Change
+from natsctl.model.store import Applied, Batch, Change, Listed
 from natsctl.operate.buckets import matches, open_bucket, selected
 from natsctl.operate.entries import NONE, cells_of, described, described_raw, headings_of, object_in
 from natsctl.operate.names import parse_name
 
 app = App()
 
+SORTED_MAX = 10_000  # objects that are shown in the order of their keys
 KEYS_MAX = 5000  # of a bucket, up to which a similar key is suggested
 ADDED, UPDATED, DELETED = "added", "updated", "deleted"
 
@@ -78,7 +83,7 @@ async def get(
     object_: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The object: BUCKET/KEY, or BUCKET KEY; or a bucket; without it, all buckets",
+            help="The object, or a bucket; without it, all buckets",
             metavar="BUCKET/KEY",
         ),
     ] = None,
@@ -95,13 +100,13 @@ async def get(
         int | None,
         typer.Option(min=1, metavar="REVISION", help="The object as it was at this revision"),
     ] = None,
-    output: OutputOption = TABLE,
+    output: Annotated[str, output_option(VALUE)] = TABLE,
 ) -> None:
     """Show one object, the objects of a bucket, or the buckets.
 
     READY is Pending until the controller has observed the newest generation, Deleting while
     finalizers hold the object, and Paused while it is paused. AGE is that of the revision. PATH is
-    a field as -o json shows it. -o value shows a stored value as it is.
+    a field as -o json shows it. More than 10,000 objects come in the order of their revisions.
     """
     words = object_ or []
     alone = len(words) == 1 and "/" not in words[0]
@@ -160,7 +165,11 @@ async def _list_buckets(options: NatsOptions, output: str) -> None:
 async def _list(
     source: Bucket, pattern: str, labels: Selector, order: FieldPath | None, output: str
 ) -> None:
-    bucket = source.name
+    bucket, parsed = source.name, parse_format(output)
+    in_parts = order is None and not isinstance(parsed, CustomColumns | JsonPath)
+    if in_parts and await source.count([pattern]) > SORTED_MAX:
+        await _stream(source, pattern, labels, output)
+        return
     messages = await BucketStore(source, keys=pattern).listing()
     columns = await _columns(source, output)
     matching = selected(messages, labels)
@@ -172,6 +181,40 @@ async def _list(
         write_notice(f"nothing in bucket {bucket} matches")
     else:
         write_notice(f"bucket {bucket} is empty")
+
+
+async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -> None:
+    """Write the entries of a large bucket as they come; only their keys stay in memory."""
+    store, seen = BucketStore(source, keys=pattern), set[str]()
+    rows, last = _Rows(output, await _columns(source, output)), ""
+    async with store.read() as events:
+        async for event in events:
+            if isinstance(event, Listed):
+                break
+            states = event.states if isinstance(event, Batch) else []
+            states = [event.stored] if isinstance(event, Applied) else states
+            part = [
+                store.dated(stored)
+                for stored in states
+                if stored.key not in seen and matches(stored.value, labels)
+            ]
+            if not part:
+                continue
+            if output in (TABLE, WIDE):
+                rows.write([("", message) for message in part])
+            elif output == JSON:
+                for message in part:
+                    write_text(f"{last}," if last else "[")
+                    last = textwrap.indent(json_text(described_raw(source.name, message)), "  ")
+            else:
+                if seen and output == YAML:
+                    write_line("---")
+                write_entries(source.name, part, output)
+            seen.update(message.key for message in part)
+    if output == JSON:
+        write_text(f"{last}\n]" if last else "[]")
+    elif not seen and output in (TABLE, WIDE):
+        write_notice(f"nothing in bucket {source.name} matches")
 
 
 async def _show(source: Bucket, key: str, revision: int | None, output: str) -> None:
@@ -234,22 +277,18 @@ class _EventWriter:
     def __init__(
         self, bucket: str, store: BucketStore, labels: Selector, output: str, columns: Columns
     ) -> None:
-        self._bucket = bucket
-        self._store = store
-        self._labels = labels
-        self._output = output
-        self._columns = columns
-        self._headings: list[str] = []
-        self._widths: list[int] = []
+        self._bucket, self._store, self._labels = bucket, store, labels
+        self._format = parse_format(output)
+        self._rows = _Rows(output, columns, events=True)
 
     def write(self, changes: Sequence[Change[Any]]) -> bool:
         """Write the changes of objects whose labels match; return whether there was one."""
         events = list(self._events(changes))
-        if self._output not in {TABLE, WIDE}:
+        if self._format in (TABLE, WIDE):
+            self._rows.write(events)
+        else:
             for event, message in events:
                 self._write_event(event, message)
-        elif events:
-            self._write_rows(events)
         sys.stdout.flush()
         return bool(events)
 
@@ -265,28 +304,8 @@ class _EventWriter:
                 event = (UPDATED if before else ADDED) if after else DELETED
                 yield event, self._store.dated(stored)
 
-    def _write_rows(self, events: Sequence[tuple[str, Message]]) -> None:
-        first = not self._headings
-        if first:
-            messages = [message for _, message in events]
-            wide = self._output == WIDE
-            self._headings = headings_of(messages, wide=wide, declared=self._columns)
-        now = datetime.now(UTC)
-        rows = [
-            [event.upper(), *cells_of(message, self._headings, now, declared=self._columns)]
-            for event, message in events
-        ]
-        if sys.stdout.isatty() and self._output == TABLE:
-            width = shutil.get_terminal_size().columns
-            rows = fitted(["EVENT", *self._headings], rows, self._columns, width=width)
-        if first:
-            self._widths = column_widths([UPDATED, *self._headings], rows)
-            write_row(["EVENT", *self._headings], self._widths)
-        for cells in rows:
-            write_row(cells, self._widths)
-
     def _write_event(self, event: str, message: Message) -> None:
-        match parse_format(self._output):
+        match self._format:
             case "json":
                 write_json(described_raw(self._bucket, message, event), indent=-1)
             case "yaml":
@@ -303,3 +322,36 @@ class _EventWriter:
                 write_line("   ".join(path.text_in(document) for path in columns.values()))
             case _:
                 pass
+
+
+class _Rows:
+    """Writes the rows of a table in parts, with the columns that the first part needs."""
+
+    def __init__(self, output: str, columns: Columns, *, events: bool = False) -> None:
+        self._wide, self._columns, self._events = output == WIDE, columns, events
+        self._headings: list[str] = []
+        self._widths: list[int] = []
+
+    def write(self, entries: Sequence[tuple[str, Message]]) -> None:
+        """Write entries, each with its event."""
+        first = not self._headings
+        if first and entries:
+            messages = [message for _, message in entries]
+            self._headings = headings_of(messages, wide=self._wide, declared=self._columns)
+        now = datetime.now(UTC)
+        head = ["EVENT", *self._headings] if self._events else self._headings
+        rows = [
+            [
+                *([event.upper()] if self._events else []),
+                *cells_of(message, self._headings, now, declared=self._columns),
+            ]
+            for event, message in entries
+        ]
+        if sys.stdout.isatty() and not self._wide:
+            rows = fitted(head, rows, self._columns, width=shutil.get_terminal_size().columns)
+        if first and rows:
+            longest = [UPDATED, *self._headings] if self._events else head
+            self._widths = column_widths(longest, rows)
+            write_row(head, self._widths)
+        for cells in rows:
+            write_row(cells, self._widths)

@@ -8,7 +8,7 @@ import typer
 
 from natsctl.cli.arguments import Kinds, KindsOption, NameArgument, load_kinds
 from natsctl.cli.command import App, StoreOptions, connected, connected_to_stores
-from natsctl.cli.output import TABLE, OutputOption, write_entries, write_table
+from natsctl.cli.output import TABLE, VALUE, output_option, write_entries, write_table
 from natsctl.cli.values import DesiredObject, RawValue, replace
 from natsctl.cli.writing import DryRun, DryRunOption
 from natsctl.core.compare_and_set import Rewritten
@@ -48,7 +48,7 @@ async def history(
         bool,
         typer.Option("--changes", help="Only revisions that changed the desired state"),
     ] = False,
-    output: OutputOption = TABLE,
+    output: Annotated[str, output_option(VALUE)] = TABLE,
 ) -> None:
     """Show the revisions of a key.
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -209,9 +209,11 @@ def local_time(text: str) -> str:
 
 CUSTOM_COLUMNS, JSONPATH = "custom-columns=", "jsonpath="
 TABLE, WIDE, JSON, YAML, NAME, VALUE = "table", "wide", "json", "yaml", "name", "value"
-PLAIN = (TABLE, WIDE, JSON, YAML, NAME, VALUE)
-FORMATS = (TABLE, WIDE, JSON, YAML, NAME, f"{CUSTOM_COLUMNS}…", f"{JSONPATH}…")
-"""The formats that every command with `-o` has; `value` is for stored values."""
+PLAIN = (TABLE, WIDE, JSON, YAML, NAME)
+"""The formats that every command with `-o` has, beside columns and paths."""
+
+BEFORE = {"text": TABLE, "tree": TABLE}
+"""The formats of version 0.2 by their name then."""
 
 _BAD = re.compile(r"\b(down|no answer|blocked)\b")
 _EXPRESSION = re.compile(r"\{([^{}]*)\}|([^{]+)")
@@ -245,7 +247,7 @@ Format = str | CustomColumns | JsonPath
 
 
 def parse_format(text: str) -> Format:
-    """Return the format that a user names; raises `UsageError` for an unknown one."""
+    """Return the format that a user names; raises `UsageError` for a wrong path."""
     if text.startswith(JSONPATH):
         return JsonPath(tuple(_template(text.removeprefix(JSONPATH))))
     if text.startswith("field="):  # until version 0.2
@@ -258,10 +260,7 @@ def parse_format(text: str) -> Format:
                 raise UsageError(f"{pair!r} is not a column HEADING:PATH, such as IMAGE:spec.image")
             columns[heading] = path
         return CustomColumns(parse_columns(columns))
-    if text in PLAIN:
-        return text
-    *names, last = FORMATS
-    raise UsageError(f"--output {text!r} must be {', '.join(names)} or {last}")
+    return text
 
 
 def _template(text: str) -> Iterator[str | FieldPath]:
@@ -281,42 +280,37 @@ def _template(text: str) -> Iterator[str | FieldPath]:
             yield FieldPath.parse(expression)
 
 
-def _checked(text: str) -> str:
-    parse_format(text)
-    return text
+def output_option(*more: str, without: Collection[str] = ()) -> Any:
+    """Return the option `--output`, with *more* formats than those of every command."""
+    plain = [name for name in (*PLAIN, *more) if name not in without]
 
+    def checked(text: str) -> str:
+        text = BEFORE.get(text, text)
+        if text not in plain and not isinstance(parse_format(text), CustomColumns | JsonPath):
+            raise UsageError(
+                f"--output {text!r} must be {', '.join(plain)}, {CUSTOM_COLUMNS}… or {JSONPATH}…"
+            )
+        return text
 
-def _completed(incomplete: str) -> list[str]:
-    """Return the formats that a shell completes."""
-    names = [*PLAIN, CUSTOM_COLUMNS, JSONPATH]
-    return [name for name in names if name.startswith(incomplete)]
+    def completed(incomplete: str) -> list[str]:
+        names = [*plain, CUSTOM_COLUMNS, JSONPATH]
+        return [name for name in names if name.startswith(incomplete)]
 
-
-OutputOption = Annotated[
-    str,
-    typer.Option(
-        "--output",
-        "-o",
+    return typer.Option(
+        *("--output", "-o"),
         metavar="FORMAT",
-        callback=_checked,
-        autocompletion=_completed,
+        callback=checked,
+        autocompletion=completed,
         show_default=False,
-        help="table, wide, json, yaml, name, custom-columns=HEADING:PATH,… or jsonpath={PATH}",
-    ),
-]
+        help=f"{', '.join(plain)}, jsonpath={{PATH}}, …",
+    )
 
 
-def choice_option(text: str = "Output format") -> Any:
-    """Return the option `--output` of a command with few formats of its own."""
-    return typer.Option("--output", "-o", help=text)
-
-
-TextOutput = Literal["text", "json"]
-"""An output format of a result that is a text."""
+OutputOption = Annotated[str, output_option()]
 
 
 def write_result(
-    result: object, output: str, *, names: Iterable[str], table: Callable[[], None]
+    result: object, output: str, *, names: Iterable[str], table: Callable[[], None] = lambda: None
 ) -> None:
     """Write a result in a format: with *table*, as *names*, or the fields of it or of its items."""
     match parse_format(output):
@@ -324,7 +318,7 @@ def write_result(
             write_json(result)
         case "yaml":
             write_yaml([msgspec.to_builtins(result)])
-        case "name" | "value":
+        case "name":
             for name in names:
                 write_line(name)
         case CustomColumns() | JsonPath() as chosen:

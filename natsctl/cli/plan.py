@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from msgspec import UNSET, UnsetType
@@ -19,10 +19,14 @@ from natsctl.cli.arguments import (
 )
 from natsctl.cli.command import FAILED, App, StoreOptions, connected_to_stores
 from natsctl.cli.output import (
+    TABLE,
+    WIDE,
     action_line,
     actions_line,
+    duration,
+    output_option,
     write_differences,
-    write_json,
+    write_result,
     write_signed,
     write_unified,
 )
@@ -45,6 +49,9 @@ from natsctl.operate.names import Name, own_keys, parse_names
 app = App()
 
 
+DIFF = "diff"
+"""The format of a plan as a unified diff of each object."""
+
 CHANGES = 10
 """The exit status with `--exit-code` if the plan has changes."""
 
@@ -57,9 +64,6 @@ GROUP_MIN = 4
 EXAMPLES_MAX = 3
 
 _NUMBER = re.compile(r"\d+")
-
-PlanOutput = Literal["tree", "json", "diff"]
-"""An output format of a plan."""
 
 
 @contextmanager
@@ -78,25 +82,33 @@ def planning_bar() -> Iterator[Progress]:
         yield show
 
 
-def write_plan(made_plan: MadePlan, output: PlanOutput, *, each: bool = False) -> None:
+def write_plan(made_plan: MadePlan, output: str, *, each: bool = False) -> None:
     """Write a plan; *each* key by itself, or groups of keys that change alike."""
-    groups = _groups(made_plan.plan, at_least=len(made_plan.plan.keys) + 1 if each else GROUP_MIN)
-    match output:
-        case "json":
-            write_json(made_plan.plan)
-        case "diff":
-            for change in made_plan.changes:
-                write_unified(f"{change.kind}/{change.key}", change.before, change.after)
-            _write_reasons(made_plan.plan, groups)
-            write_notice(str(made_plan.plan.summary))
-        case "tree":
-            for keys in groups:
-                if len(keys) == 1:
-                    _write_key(keys[0], made_plan.plan.keys[keys[0]])
-                else:
-                    _write_group(keys, [made_plan.plan.keys[key] for key in keys])
-            _write_garbage(made_plan.plan)
-            write_line(str(made_plan.plan.summary))
+    made = made_plan.plan
+    groups = _groups(made, at_least=len(made.keys) + 1 if each or output == WIDE else GROUP_MIN)
+    if output == DIFF:
+        for change in made_plan.changes:
+            write_unified(f"{change.kind}/{change.key}", change.before, change.after)
+        for keys in groups:
+            if reason := made.keys[keys[0]].error or made.keys[keys[0]].held_back:
+                name = keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1:,} more keys"
+                write_notice(f"{name}: {reason}")
+        write_notice(str(made.summary))
+        return
+
+    def table() -> None:
+        for keys in groups:
+            if len(keys) == 1:
+                _write_key(keys[0], made.keys[keys[0]])
+            else:
+                _write_group(keys, [made.keys[key] for key in keys])
+        if made.garbage is not UNSET:
+            for orphan in made.garbage.orphans:
+                reason = orphan.held or made.garbage.refused or orphan.reason
+                write_notice(f"kept: {orphan.name}: {reason}")
+        write_line(str(made.summary))
+
+    write_result(made, output, names=made.keys, table=table)
 
 
 def write_missing(made_plan: MadePlan) -> None:
@@ -131,7 +143,7 @@ def _write_rest(key_plan: KeyPlan) -> None:
     if key_plan.held_back:
         write_text(f"    {key_plan.held_back}")
     if key_plan.after_s is not None:
-        write_text(f"    again after {key_plan.after_s:g} s")
+        write_text(f"    again after {duration(key_plan.after_s)}")
 
 
 def _groups(plan: Plan, *, at_least: int) -> list[list[str]]:
@@ -183,24 +195,6 @@ def _write_group(keys: Sequence[str], key_plans: Sequence[KeyPlan]) -> None:
     _write_rest(key_plans[0])
 
 
-def _write_reasons(plan: Plan, groups: Sequence[Sequence[str]]) -> None:
-    """Write why keys fail or are held back."""
-    for keys in groups:
-        key_plan = plan.keys[keys[0]]
-        if reason := key_plan.error or key_plan.held_back:
-            name = keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1:,} more keys"
-            write_notice(f"{name}: {reason}")
-
-
-def _write_garbage(plan: Plan) -> None:
-    """Write the orphans that garbage collection keeps."""
-    if plan.garbage is UNSET:
-        return
-    for orphan in plan.garbage.orphans:
-        reason = orphan.held or plan.garbage.refused or orphan.reason
-        write_notice(f"kept: {orphan.name}: {reason}")
-
-
 @app.add(
     "natsctl plan -c controllers.webapps:WebApps",
     "natsctl plan greetings/shop -c controllers.greetings:Greetings -o diff",
@@ -214,10 +208,10 @@ async def plan(
     *,
     controller: Annotated[
         str,
-        controller_option("Controller class as package.module:Name, or the name of one that runs"),
+        controller_option("Controller class, or the name of one that runs"),
     ],
     objects: SomeNamesArgument = None,
-    output: Annotated[PlanOutput, typer.Option("--output", "-o", help="Output format")] = "tree",
+    output: Annotated[str, output_option(DIFF)] = TABLE,
     all_: Annotated[
         bool, typer.Option("--all", help="Show each key, also if many change alike")
     ] = False,
@@ -225,7 +219,7 @@ async def plan(
         bool,
         typer.Option(
             "--exit-code",
-            help="Exit with status 10 if there are changes, and with 11 if a key newly fails",
+            help="Exit with 10 for changes, 11 if a key newly fails",
         ),
     ] = False,
     verbose: Annotated[
@@ -250,9 +244,9 @@ async def plan(
 
 
 async def _plan_in_daemon(
-    stores: StoreOptions, controller: str, names: Sequence[Name], output: PlanOutput
+    stores: StoreOptions, controller: str, names: Sequence[Name], output: str
 ) -> MadePlan:
-    if output == "diff":
+    if output == DIFF:
         raise UsageError("-o diff needs the controller's class: give --controller M:C")
     async with open_fleet(stores.nats) as fleet:
         plan = await fleet.plan(controller, names)

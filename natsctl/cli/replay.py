@@ -54,12 +54,12 @@ def replay(
         ),
     ] = None,
     controller: Annotated[
-        str | None, controller_option("Controller class; to fetch or record, its name will do")
+        str | None, controller_option("Controller class; or its name, to fetch or record")
     ] = None,
     hook: Annotated[
         str | None,
         typer.Option(
-            metavar="SUBJECT", help="Ask this service, in place of a hook's recorded answers"
+            metavar="SUBJECT", help="Ask this service, not the recorded answers of a hook"
         ),
     ] = None,
     debugger: Annotated[
@@ -73,7 +73,11 @@ def replay(
     ] = None,
     masked: Annotated[
         bool,
-        typer.Option("--masked/--unmasked", help="Mask secrets; --unmasked needs a permission"),
+        typer.Option(
+            "--masked/--unmasked",
+            help="Mask secrets; --unmasked needs a permission",
+            show_default=False,
+        ),
     ] = True,
     record: Annotated[
         bool, typer.Option("--record", help="Record every sync of the objects from now on")
@@ -82,10 +86,10 @@ def replay(
         bool, typer.Option("--stop", help="With --record, record only failed syncs again")
     ] = False,
 ) -> None:
-    """Replay a recorded sync in memory: the last failed one of a key, or else its last one.
+    """Replay a recorded sync in memory: the last failed one of a key, or its last one.
 
-    The handler reads what the recorded sync has read, its writes stay in memory, and other side
-    effects are refused. Exit codes: 0 it succeeds now, 1 it fails as recorded, 2 it can't be
+    The handler reads what it read then, its writes stay in memory, and other side effects are
+    refused. Exit codes: 0 it succeeds now, 1 it fails as recorded, 2 it can't be
     replayed, 3 a read was not recorded, 4 it fails in another way.
     """
     named = words or []

@@ -61,8 +61,8 @@ def run(
 ) -> None:
     """Run controllers until they are stopped.
 
-    A first SIGTERM or SIGINT finishes the syncs in progress, a second one ends the process at once.
-    natsctl options lists all settings, such as time limits and the connection.
+    SIGTERM finishes the syncs in progress; a second one ends the process. natsctl options lists all
+    settings, such as time limits and the connection.
     """
     effective = settings()
     effective.settings.check()

@@ -16,9 +16,12 @@ from natsctl.cli.arguments import (
 )
 from natsctl.cli.command import FAILED, App, complete, connected, settings
 from natsctl.cli.output import (
+    JSON,
     TABLE,
+    WIDE,
+    YAML,
     OutputOption,
-    choice_option,
+    output_option,
     write_json,
     write_result,
     write_table,
@@ -132,7 +135,7 @@ async def doctor(
         list[str] | None,
         controller_option("Controller class whose needs are checked; repeatable"),
     ] = None,
-    output: Annotated[Literal["table", "json"], choice_option()] = "table",
+    output: OutputOption = TABLE,
 ) -> None:
     """Check everything that controllers need.
 
@@ -146,12 +149,10 @@ async def doctor(
     cluster, configured = effective.cluster, effective.controllers
     async for finding in examine(controllers, options, cluster, settings=configured):
         findings.append(finding)
-        if output == "table":
+        if output in (TABLE, WIDE):
             _write(finding)
-    if output == "json":
-        write_json(findings)
-    else:
-        write_line(_summary(findings))
+    names = [finding.check for finding in findings]
+    write_result(findings, output, names=names, table=lambda: write_line(_summary(findings)))
     if any(finding.result is Result.FAILED for finding in findings):
         raise typer.Exit(FAILED)
 
@@ -211,7 +212,7 @@ async def _check(address: Address, path: str) -> None:
 def rbac(
     *,
     controller: ControllersOption,
-    output: Annotated[Literal["yaml", "json"], choice_option()] = "yaml",
+    output: Annotated[str, output_option(without=(TABLE, WIDE))] = YAML,
     nats: Annotated[
         bool,
         typer.Option(
@@ -241,7 +242,7 @@ def rbac(
         raise UsageError("--namespace needs --service-account")
     controllers = [load_runnable_controller(path) for path in controller]
     if nats:
-        if service_account is not None or output == "json":
+        if service_account is not None or output != YAML:
             raise UsageError("--nats prints a server's configuration: leave the other options out")
         for line in nats_configuration(controllers, settings().settings):
             write_text(line)
@@ -266,14 +267,17 @@ async def _write_roles(
     if not items:
         write_notice("the controllers have no Kubernetes kinds: no permissions are needed")
     guesses = [_guess(kind, name) for (_, kind), name in sorted(names.items()) if name.guess]
-    if output == "json":
-        for guess in guesses:
-            write_notice(guess)
-        write_json({"apiVersion": "v1", "kind": "List", "items": items})
-    else:
-        for guess in guesses:
+    for guess in guesses:
+        if output == YAML:
             write_line(f"# {guess}")
+        else:
+            write_notice(guess)
+    if output == YAML:
         write_yaml(items)
+    else:
+        whole = {"apiVersion": "v1", "kind": "List", "items": items} if output == JSON else items
+        items_names = [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in items]
+        write_result(whole, output, names=items_names)
 
 
 def _guess(kind: str, name: ResourceName) -> str:

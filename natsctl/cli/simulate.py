@@ -12,8 +12,8 @@ import typer
 
 from natsctl.cli.arguments import ControllerOption, load_runnable_controller, with_hook
 from natsctl.cli.command import INTERRUPTED, App, interruptible, settings
-from natsctl.cli.output import TextOutput, choice_option, json_text
-from natsctl.cli.terminal import progress_bar, write_line, write_notice, write_text
+from natsctl.cli.output import TABLE, OutputOption, write_result
+from natsctl.cli.terminal import progress_bar, write_line, write_notice
 from natsctl.cli.values import read_mappings
 from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
@@ -111,47 +111,30 @@ def simulate(
     file: Annotated[
         list[str],
         typer.Option(
-            "--file", "-f", metavar="FILE", help="YAML or JSON file with objects; repeatable"
+            "--file", "-f", metavar="FILE", help="YAML or JSON file of objects; repeatable"
         ),
     ],
     runs: Annotated[int, typer.Option(min=1, metavar="NUMBER", help="Number of runs")] = 500,
     seed: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Seed of the first run")] = 0,
     processes: Annotated[
         str,
-        typer.Option(
-            "--processes", "-n", metavar="NUMBER", help="Number of processes, or auto for all cores"
-        ),
+        typer.Option("--processes", "-n", metavar="NUMBER", help="Number, or auto for all cores"),
     ] = "1",
     ignore: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD",
-            help="Bucket, or field such as routes.spec.port, that may differ; repeatable",
+            help="What may differ: bucket or field; repeatable",
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="BUCKET",
-            help="Bucket, or object such as trail/pier, that stays; repeatable",
+            help="What may stay: bucket or object; repeatable",
         ),
     ] = None,
-    leader_elect: Annotated[
-        bool,
-        typer.Option("--leader-elect", help="Three processes that elect a leader, in each run"),
-    ] = False,
-    shard: Annotated[
-        bool, typer.Option("--shard", help="Three processes that share the keys, in each run")
-    ] = False,
-    storm: Annotated[
-        bool,
-        typer.Option(
-            "--storm",
-            help="Longer runs with more faults, in which administrators stop processes, break "
-            "watches, pause, and delete leases",
-        ),
-    ] = False,
-    output: Annotated[TextOutput, choice_option()] = "text",
+    output: OutputOption = TABLE,
 ) -> None:
     """Simulate a controller under faults, and find the bugs of a bad day.
 
@@ -169,10 +152,8 @@ def simulate(
     seeds, count = range(seed, seed + runs), _count(processes)
     with interruptible():
         report = _search(make, seeds, count)
-    if output == "json":
-        write_text(json_text(report.document()))
-    else:
-        _write(report, runs)
+    names = [report.controller]
+    write_result(report.document(), output, names=names, table=lambda: _write(report, runs))
     if report.finding is not None:
         raise typer.Exit(1)
     if report.interrupted:

@@ -26,7 +26,7 @@ from natsctl.cli.command import (
     exit_with,
     report_error,
 )
-from natsctl.cli.output import TextOutput, write_differences, write_json
+from natsctl.cli.output import TABLE, WIDE, OutputOption, duration, write_differences, write_result
 from natsctl.cli.schemas import Validate, ValidateOption, Validator
 from natsctl.cli.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.cli.values import (
@@ -86,11 +86,6 @@ ThenPlanOption = Annotated[
     controller_option("With --dry-run, also plan what it would do then"),
 ]
 
-ChangeOutputOption = Annotated[
-    TextOutput,
-    typer.Option("--output", "-o", help="Format of the change of --dry-run"),
-]
-
 
 class WriteTarget(msgspec.Struct, frozen=True):
     """The buckets of one command, whose writes are stored."""
@@ -119,7 +114,7 @@ class _Shown(WriteTarget, frozen=True):
     """Buckets whose writes are only shown."""
 
     plan: Planned
-    output: TextOutput
+    output: str
     note: ClassVar[str] = " (dry run)"
 
     def outcome(self, rewritten: Rewritten) -> str:
@@ -158,7 +153,7 @@ class _Shown(WriteTarget, frozen=True):
 
     def report(self, bucket: str, key: str, result: str) -> None:
         """See `WriteTarget.report`; in JSON, the end of the command writes all changes."""
-        if self.output == "json":
+        if self.output not in (TABLE, WIDE):
             return
         super().report(bucket, key, result)
         for action in self.actions:
@@ -186,11 +181,11 @@ class DryRun(msgspec.Struct, frozen=True):
     shown: bool
     controller: str | None
     stores: StoreOptions
-    output: TextOutput = "text"
+    output: str = TABLE
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for a controller or a format without a dry run."""
-        if self.output != "text" and not self.shown:
+        if self.output != TABLE and not self.shown:
             raise UsageError("--output is the format of a dry run: it needs --dry-run")
         if self.controller is not None and not self.shown:
             raise UsageError("--controller shows what follows a change: it needs --dry-run")
@@ -209,8 +204,9 @@ class DryRun(msgspec.Struct, frozen=True):
             made_plan = None
             if self.controller is not None:
                 made_plan = await self._plan(self.controller, target)
-            if self.output == "json":
-                write_json(_Change(target.actions, UNSET if made_plan is None else made_plan.plan))
+            change = _Change(target.actions, UNSET if made_plan is None else made_plan.plan)
+            names = [f"{_bucket(action)}/{action.key}" for action in target.actions]
+            write_result(change, self.output, names=names)
             if made_plan is not None:
                 self._show_plan(made_plan)
 
@@ -240,8 +236,8 @@ class DryRun(msgspec.Struct, frozen=True):
     def _show_plan(self, made_plan: "MadePlan") -> None:
         from natsctl.cli.plan import exit_with_plan, write_plan  # noqa: PLC0415
 
-        if self.output == "text":
-            write_plan(made_plan, "tree")
+        if self.output in (TABLE, WIDE):
+            write_plan(made_plan, self.output)
         exit_with_plan(made_plan.plan, exit_code=False)
 
 
@@ -288,7 +284,7 @@ async def put(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = "text",
+    output: OutputOption = TABLE,
 ) -> None:
     """Store a whole object.
 
@@ -371,7 +367,7 @@ async def apply(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = "text",
+    output: OutputOption = TABLE,
 ) -> None:
     """Apply objects from files.
 
@@ -465,7 +461,7 @@ async def delete(
     ] = None,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = "text",
+    output: OutputOption = TABLE,
 ) -> None:
     """Delete objects.
 
@@ -502,9 +498,10 @@ async def delete(
             try:
                 await until(sources[bucket], left, lambda document: document is None, wait_timeout)
             except StoreTimeoutError:
+                limit = duration(wait_timeout or 0)
                 raise StoreTimeoutError(
-                    f"{', '.join(sorted(left))} of {bucket} not deleted within {wait_timeout:g} s: "
-                    "natsctl get -o wide shows the finalizers"
+                    f"{', '.join(sorted(left))} of {bucket} not deleted within {limit}: natsctl "
+                    "get -o wide shows the finalizers"
                 ) from None
         return exit_with(statuses)
 
@@ -646,7 +643,8 @@ async def _change_one(
         report_error(f"{bucket}/{name.key}: {error}")
         return exit_status(error)
     verb = "labeled" if field == "labels" else "annotated"
-    done = verb if any(text is not None for text in changes.values()) else f"un{verb}"
+    added = field != "labels" or any(text is not None for text in changes.values())
+    done = verb if added else f"un{verb}"  # kubectl has no word for a removed annotation
     target.report(
         bucket, name.key, f"not {verb}" if rewritten.base is None else f"{done}{target.note}"
     )

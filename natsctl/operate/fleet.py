@@ -268,6 +268,8 @@ class Fleet:
         except StoreMissingError:
             return []
         stored = await stored_description(self.connection, bucket.name, name.key)
+        if stored is None and not running:
+            raise NotFoundError(f"{bucket.name} has no {name.key}")
         return [] if stored is None else [stored]
 
     # ---- choosing keys

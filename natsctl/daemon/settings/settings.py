@@ -431,7 +431,7 @@ _DECLARED = {
         "owner_domain": Setting(DOMAIN, _DOMAIN_OF_LABELS, "--owner-domain", example="example.com"),
         "leader_elect": Setting(
             SWITCH,
-            "Run each controller in one process at a time; others stand by",
+            "Run each controller in one process; others stand by",
             "--leader-elect",
             common=True,
         ),
@@ -462,7 +462,7 @@ _DECLARED = {
         ),
         "level": Setting(
             LEVEL,
-            f"Minimum level, also per logger: {_LOGGERS}",
+            "Minimum level, also per logger",
             "--log-level",
             example=_LOGGERS,
             common=True,

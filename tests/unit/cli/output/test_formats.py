@@ -47,7 +47,6 @@ def test_custom_columns_have_headings_and_paths(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("jsn", "--output 'jsn' must be table, wide, .* or jsonpath=…"),
         ("custom-columns=KEY", "'KEY' is not a column HEADING:PATH"),
         ("custom-columns=KEY:", "'' is not the path of a field"),
         ("jsonpath={.a..b}", "is not the path of a field"),

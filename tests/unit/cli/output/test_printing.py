@@ -34,9 +34,8 @@ def test_json_and_yaml_hold_the_same_data(
     assert from_json == json.loads(msgspec.json.encode(result))
 
 
-@pytest.mark.parametrize("output", ["name", "value"])
-def test_each_name_is_on_its_own_line(capsys: pytest.CaptureFixture[str], output: str) -> None:
-    assert written(capsys, output) == "one\ntwo\n"
+def test_each_name_is_on_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert written(capsys, "name") == "one\ntwo\n"
 
 
 @pytest.mark.parametrize("output", ["table", "wide"])
