@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 
@@ -232,7 +233,7 @@ async def test_finalizers_delay_a_deletion_until_they_are_removed(
     assert marked == "greetings/shop marked deleted, held by x/y, z\n"
     late = await natsctl("delete", "greetings", "shop", "--wait-timeout", "0.1")
     assert late.status == 1
-    assert "shop of greetings not deleted within 0.1 s" in late.err
+    assert "shop of greetings not deleted within 100ms" in late.err
     assert (await natsctl("get", "greetings", "shop")).rows[0][3] == "Deleting"
     async with natsctl.running("delete", "greetings", "shop", "--wait") as waiting:
         await waiting.logged("held by x/y, z")
@@ -384,3 +385,31 @@ async def test_json_output_rounds_no_number(in_process: InProcess) -> None:
     await in_process("put", "greetings", "shop", f'{{"spec": {{{exact}}}}}', "--raw")
     for words in (["get", "greetings", "shop"], ["get", "greetings"]):
         assert exact in (await in_process(*words, "-o", "json")).out
+
+
+@pytest.mark.parametrize("output", ["table", "wide", "json", "yaml", "name"])
+@pytest.mark.usefixtures("greetings")
+async def test_many_objects_are_written_as_they_come_each_once(
+    in_process: InProcess, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    keys = [f"shop-{number}" for number in range(12)]
+    for key in reversed(keys):
+        await in_process.done("put", "greetings", key, f"spec: {{text: {key}}}")
+    sorted_ = await in_process.done("get", "greetings", "-o", output)
+    monkeypatch.setattr("natsctl.cli.get.SORTED_MAX", 11)
+    streamed = await in_process.done("get", "greetings", "-o", output)
+    if output == "json":
+        sorted_keys, keys_streamed = (
+            [entry["key"] for entry in json.loads(text)] for text in (sorted_, streamed)
+        )
+        assert keys_streamed == keys[::-1]
+        assert sorted_keys == sorted(keys)
+        again = sorted(json.loads(streamed), key=lambda entry: str(entry["key"]))
+        assert again == json.loads(sorted_)
+    elif output == "yaml":
+        entries = list(yaml.safe_load_all(streamed))
+        assert [entry["key"] for entry in entries] == keys[::-1]
+    else:
+        lines = [line.split()[0].removeprefix("greetings/") for line in streamed.splitlines()]
+        assert [line for line in lines if line != "KEY"] == keys[::-1]
+    assert await in_process.done("get", "greetings", "-l", "no=such", "-o", "json") == "[]\n"
