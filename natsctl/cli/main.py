@@ -3,10 +3,11 @@
 import importlib
 import logging
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextvars import ContextVar, copy_context
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,6 +92,8 @@ ELSEWHERE = {
 }
 """What to use here for commands of kubectl and nats, and for those that are gone."""
 
+_TYPE = re.compile(r" <[^>]*>$")
+
 SLOW_FREE = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
 
@@ -107,15 +110,31 @@ class _Commands(TyperGroup):
         self._names_only = True
         return super().shell_complete(ctx, incomplete)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; loads no command."""
-        self._names_only = True
-        super().format_help(ctx, formatter)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands and the options in panels; loads no command.
+
+        Drawn here, because what typer draws them with takes as long to load as all the rest.
+        """
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, (_, panel, summary) in COMMANDS.items():
+            panels.setdefault(panel, []).append((name, summary))
+        records = (param.get_help_record(ctx) for param in self.get_params(ctx))
+        panels["Options"] = [(_TYPE.sub("", record[0]), record[1]) for record in records if record]
+        width = formatter.width
+        for title, rows in panels.items():
+            names = COMMANDS if title != "Options" else [name for name, _ in rows]
+            column = max(map(len, names))
+            formatter.write(f"╭─ {title} {'─' * (width - len(title) - 5)}╮\n")
+            for name, text in rows:
+                for number, part in enumerate(textwrap.wrap(text, width - column - 6)):
+                    shown = f"{'' if number else name:<{column}}  {part}"
+                    formatter.write(f"│ {shown:<{width - 4}} │\n")
+            formatter.write(f"╰{'─' * (width - 2)}╯\n")
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        module, panel, summary = COMMANDS.get(cmd_name, ("", "", ""))
+        module, _, summary = COMMANDS.get(cmd_name, ("", "", ""))
         if summary and self._names_only:
-            return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
+            return TyperCommand(cmd_name, help=summary)
         if module:
             loaded = importlib.import_module(f"natsctl.cli.{module}").app
             group = get_group(loaded)
@@ -128,7 +147,7 @@ class _Commands(TyperGroup):
 
 
 app = typer.Typer(
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     suggest_commands=False,
 )
@@ -136,6 +155,8 @@ app = typer.Typer(
 
 def _show_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it
     if requested:
+        from importlib.metadata import version as installed_version  # noqa: PLC0415 - takes 20 ms
+
         typer.echo(f"natsctl {installed_version('natsctl')}")
         raise typer.Exit
 

@@ -8,13 +8,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
-from rich.progress import Progress as RichProgress
 
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.telemetry.escaping import escaped
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
 

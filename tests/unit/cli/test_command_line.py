@@ -266,7 +266,7 @@ def test_the_overview_loads_no_heavy_module() -> None:
     code = (
         "import sys; from natsctl.cli.main import run; run(['--help']); "
         "heavy = {'nats', 'kubernetes', 'aiohttp', 'yaml', 'uvloop'}; "
-        "heavy |= {'watchfiles'}; "
+        "heavy |= {'watchfiles', 'rich', 'asyncio'}; "
         "heavy &= set(sys.modules); "
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
     )
