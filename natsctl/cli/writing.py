@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,6 +17,7 @@ from natsctl.cli.arguments import (
     NamesArgument,
     SelectorOption,
     controller_option,
+    load_controller,
 )
 from natsctl.cli.command import (
     App,
@@ -27,6 +28,7 @@ from natsctl.cli.command import (
     report_error,
 )
 from natsctl.cli.output import TABLE, WIDE, OutputOption, duration, write_differences, write_result
+from natsctl.cli.plan import exit_with_plan, write_plan
 from natsctl.cli.schemas import Validate, ValidateOption, Validator
 from natsctl.cli.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.cli.values import (
@@ -44,11 +46,14 @@ from natsctl.cli.values import (
     write_ignored_notice,
 )
 from natsctl.cli.wait import until
+from natsctl.controller.slots import only_primary
 from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.core.explain import source_of
 from natsctl.core.planning.planning_stores import Planned, planned
-from natsctl.daemon.plan import MadePlan
+from natsctl.core.sync import current_key
+from natsctl.daemon.kinds import cluster_for
+from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.daemon.schemas import published_schemas
 from natsctl.errors import (
     ConflictError,
@@ -88,52 +93,41 @@ ThenPlanOption = Annotated[
 
 
 class WriteTarget(msgspec.Struct, frozen=True):
-    """The buckets of one command, whose writes are stored."""
+    """The buckets of one command, whose writes are stored, or only shown as those of a *plan*."""
 
     connection: Connection
-    note: ClassVar[str] = ""
-    """The end of a result: whether it is one of a dry run."""
+    output: str = TABLE
+    plan: Planned | None = None
+
+    @property
+    def note(self) -> str:
+        """The end of a result: whether it is one of a dry run."""
+        return "" if self.plan is None else " (dry run)"
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The writes that are only shown."""
+        return () if self.plan is None else self.plan.record.key_plan("").actions
 
     def outcome(self, rewritten: Rewritten) -> str:
         """Return the result of a write as a phrase."""
-        return outcome(rewritten)
-
-    async def store(
-        self, bucket: str, value_type: type = bytes, *, create: bool | None = None
-    ) -> Store:
-        """Return the store of a bucket; raises `StoreMissingError` unless *create*."""
-        opened = await existing_bucket(self.connection, bucket, create=create)
-        return BucketStore(opened, value_type)
-
-    def report(self, bucket: str, key: str, result: str) -> None:
-        """Report the result of a write, and the change if it is not stored."""
-        write_line(f"{bucket}/{key} {result}")
-
-
-class _Shown(WriteTarget, frozen=True):
-    """Buckets whose writes are only shown."""
-
-    plan: Planned
-    output: str
-    note: ClassVar[str] = " (dry run)"
-
-    def outcome(self, rewritten: Rewritten) -> str:
-        """See `WriteTarget.outcome`."""
-        if rewritten.base is None:
-            return super().outcome(rewritten)
+        if self.plan is None or rewritten.base is None:
+            return outcome(rewritten)
         return f"{'configured' if rewritten.base else 'created'}{self.note}"
 
     async def store(
         self, bucket: str, value_type: type = bytes, *, create: bool | None = None
     ) -> Store:
-        """See `WriteTarget.store`."""
-        creates = None if create is None else False  # a dry run creates no bucket
+        """Return the store of a bucket; raises `StoreMissingError` unless *create*."""
+        creates = create if self.plan is None or create is None else False
         try:
             opened = await existing_bucket(self.connection, bucket, create=creates)
         except StoreMissingError:
-            if not create:
+            if self.plan is None or not create:
                 raise
             return self.plan.nats.over(await self._kind(bucket, value_type), None)
+        if self.plan is None:
+            return BucketStore(opened, value_type)
         kind = await self._kind(opened.name, value_type)
         return self.plan.nats.over(kind, BucketStore(opened, value_type, guard=DRY_RUN))
 
@@ -147,18 +141,16 @@ class _Shown(WriteTarget, frozen=True):
             return PublishedKind(schemas[0], value_type)
         return KvKind(value_type, bucket=bucket)
 
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        return self.plan.record.key_plan("").actions
-
     def report(self, bucket: str, key: str, result: str) -> None:
-        """See `WriteTarget.report`; in JSON, the end of the command writes all changes."""
-        if self.output not in (TABLE, WIDE):
-            return
-        super().report(bucket, key, result)
-        for action in self.actions:
-            if (_bucket(action), action.key) == (bucket, key):
-                write_differences(action.diff, indent="  ")
+        """Report the result of a write, with the change if it is not stored.
+
+        In another format than a table, the end of the command writes all changes.
+        """
+        if self.output in (TABLE, WIDE):
+            write_line(f"{bucket}/{key} {result}")
+            for action in self.actions:
+                if (_bucket(action), action.key) == (bucket, key):
+                    write_differences(action.diff, indent="  ")
 
 
 class _Change(msgspec.Struct, frozen=True):
@@ -197,48 +189,32 @@ class DryRun(msgspec.Struct, frozen=True):
             if not self.shown:
                 yield WriteTarget(nats.connection)
                 return
-            target = _Shown(
-                nats.connection, planned(nats=nats, kube=None, key_of=lambda: ""), self.output
-            )
+            plan = planned(nats=nats, kube=None, key_of=lambda: "")
+            target = WriteTarget(nats.connection, self.output, plan)
             yield target
-            made_plan = None
-            if self.controller is not None:
-                made_plan = await self._plan(self.controller, target)
-            change = _Change(target.actions, UNSET if made_plan is None else made_plan.plan)
+            made = None if self.controller is None else await self._plan(plan, target.actions)
+            change = _Change(target.actions, UNSET if made is None else made.plan)
             names = [f"{_bucket(action)}/{action.key}" for action in target.actions]
             write_result(change, self.output, names=names)
-            if made_plan is not None:
-                self._show_plan(made_plan)
+            if made is not None:
+                if self.output in (TABLE, WIDE):
+                    write_plan(made, self.output)
+                exit_with_plan(made.plan, exit_code=False)
 
-    async def _plan(self, path: str, target: _Shown) -> "MadePlan":
+    async def _plan(self, plan: Planned, actions: Sequence[Action]) -> MadePlan:
         """Return what the controller would do after the changes of the command."""
-        # a command without a plan does not need the controller runtime
-        from natsctl.cli.arguments import load_controller  # noqa: PLC0415
-        from natsctl.controller.slots import only_primary  # noqa: PLC0415
-        from natsctl.core.sync import current_key  # noqa: PLC0415
-        from natsctl.daemon.kinds import cluster_for  # noqa: PLC0415
-        from natsctl.daemon.plan import make_plan  # noqa: PLC0415
-
-        controller = load_controller(path)
+        controller = load_controller(self.controller or "")
         primary = only_primary(type(controller)).kind
-        changed = target.actions
         bucket = primary.bucket if isinstance(primary, KvKind) else ""
-        keys = {action.key for action in changed if _bucket(action) == bucket}
+        keys = {action.key for action in actions if _bucket(action) == bucket}
         logging.getLogger("natsctl").setLevel(logging.CRITICAL)
         async with cluster_for([controller], self.stores.cluster) as kube:
             return await make_plan(
                 controller,
-                stores=target.plan.of_another(current_key, cluster=kube),
-                keys=keys if len(keys) == len(changed) else (),
+                stores=plan.of_another(current_key, cluster=kube),
+                keys=keys if len(keys) == len(actions) else (),
                 owner_names=self.stores.owner_names,
             )
-
-    def _show_plan(self, made_plan: "MadePlan") -> None:
-        from natsctl.cli.plan import exit_with_plan, write_plan  # noqa: PLC0415
-
-        if self.output in (TABLE, WIDE):
-            write_plan(made_plan, self.output)
-        exit_with_plan(made_plan.plan, exit_code=False)
 
 
 NAME_WORDS = 2
@@ -541,41 +517,33 @@ OverwriteOption = Annotated[
 ]
 
 
-@app.add(
+def _metadata_command(field: str) -> Callable[..., None]:
+    """Return the command that sets or removes labels or annotations, as *field* says."""
+
+    async def change(
+        stores: StoreOptions,
+        *,
+        words: ChangesArgument,
+        selector: SelectorOption = "",
+        overwrite: OverwriteOption = False,
+        dry_run: DryRunOption = False,
+    ) -> None:
+        run = DryRun(dry_run, None, stores)
+        await _change_metadata(run, words, selector, field=field, overwrite=overwrite)
+
+    change.__doc__ = f"Set or remove {field} of objects."
+    return connected_to_stores(change)
+
+
+app.add(
     "natsctl label sites/a tier=edge",
     "natsctl label sites -l tier=edge region=eu tier-",
     "natsctl label sites a tier=core --overwrite --dry-run",
+    name="label",
+)(_metadata_command("labels"))
+app.add("natsctl annotate sites/a owner=ann", "natsctl annotate sites a owner-", name="annotate")(
+    _metadata_command("annotations")
 )
-@connected_to_stores
-async def label(
-    stores: StoreOptions,
-    *,
-    words: ChangesArgument,
-    selector: SelectorOption = "",
-    overwrite: OverwriteOption = False,
-    dry_run: DryRunOption = False,
-) -> None:
-    """Set or remove labels of objects."""
-    run = DryRun(dry_run, None, stores)
-    await _change_metadata(run, words, selector, field="labels", overwrite=overwrite)
-
-
-@app.add(
-    "natsctl annotate sites/a owner=ann",
-    "natsctl annotate sites a owner-",
-)
-@connected_to_stores
-async def annotate(
-    stores: StoreOptions,
-    *,
-    words: ChangesArgument,
-    selector: SelectorOption = "",
-    overwrite: OverwriteOption = False,
-    dry_run: DryRunOption = False,
-) -> None:
-    """Set or remove annotations of objects."""
-    run = DryRun(dry_run, None, stores)
-    await _change_metadata(run, words, selector, field="annotations", overwrite=overwrite)
 
 
 async def _change_metadata(
