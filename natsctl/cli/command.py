@@ -407,12 +407,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 # ---- wrong usage
 
-_LIMITS = {
-    "greater_than_equal": ("ge", "{:g} or more"),
-    "less_than_equal": ("le", "{:g} or less"),
-}
-_NUMBERS = {"int_parsing": "a whole number", "float_parsing": "a number"}
-
 
 def explain_usage(error: typer.TyperException) -> str:
     """Return one line about the error that also names the help of the command."""
@@ -422,10 +416,6 @@ def explain_usage(error: typer.TyperException) -> str:
 
 
 def _explanation(error: typer.TyperException, context: Any) -> str:
-    if isinstance(error, typer.BadParameter) and error.param is not None:
-        expected, value = _expected(error)
-        if expected:
-            return f"{_name(error.param)} {value!r} must be {expected}"
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
         params = [] if context is None else context.command.get_params(context)
@@ -435,27 +425,5 @@ def _explanation(error: typer.TyperException, context: Any) -> str:
     if command is not None:
         names = [] if context is None else list(context.command.list_commands(context))
         return f"there is no command {command[1]}{did_you_mean(command[1], names)}"
-    return error.format_message()
-
-
-def _expected(error: typer.TyperException) -> tuple[str, object]:
-    """Return a phrase for the values that are valid, and the wrong one; empty if it's unknown."""
-    errors = getattr(error.__cause__, "errors", None)
-    details: Any = next(iter(errors() if callable(errors) else ()), None)
-    if details is None:
-        return "", ""
-    if details["type"] in _LIMITS:
-        name, phrase = _LIMITS[details["type"]]
-        return phrase.format(details["ctx"][name]), details["input"]
-    _, separator, choices = details["msg"].rpartition(" is not one of ")
-    if separator:
-        *earlier, last = re.findall(r"'([^']*)'", choices)
-        return (f"{', '.join(earlier)} or {last}" if earlier else last), details["input"]
-    return _NUMBERS.get(details["type"], ""), details["input"]
-
-
-def _name(param: Any) -> str:
-    """Return the longest name of an option, or the metavar of an argument."""
-    if param.param_type_name == "option":
-        return str(max(param.opts, key=len))
-    return str(param.display_name_raw)
+    text = error.format_message().replace("Value error, ", "").rstrip(".")
+    return re.sub(r"(^|: )([A-Z])(?=[a-z])", lambda found: found[0].lower(), text)

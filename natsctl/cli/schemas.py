@@ -21,6 +21,7 @@ from natsctl.jetstream.options import NatsOptions
 from natsctl.model import documents, exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.entries import preview
+from natsctl.telemetry.hiding import abbreviated
 
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""
@@ -286,21 +287,7 @@ FORMATS: Final[dict[str, type]] = {
     "uuid": UUID,
 }
 
-_LIMITS: Final = {
-    "minimum": "must be at least {}",
-    "maximum": "must be at most {}",
-    "exclusiveMinimum": "must be greater than {}",
-    "exclusiveMaximum": "must be less than {}",
-    "multipleOf": "must be a multiple of {}",
-    "minLength": "must have at least {} characters",
-    "maxLength": "must have at most {} characters",
-    "minItems": "must have at least {} items",
-    "maxItems": "must have at most {} items",
-    "minProperties": "must have at least {} fields",
-    "maxProperties": "must have at most {} fields",
-    "pattern": "must match the pattern {}",
-    "format": "is not a valid {}",
-}
+REASON_MAX = 200  # characters: the library quotes the value
 
 _NAMES: Final = {"object": "a mapping", "array": "a list", "integer": "an integer"}
 
@@ -357,39 +344,20 @@ def _check_encoding(
 
 def _faults(error: Any) -> Iterator[InvalidField]:
     """Yield the faults of an error of jsonschema; a union's error is that of the nearest type."""
-    value, limit = error.instance, error.validator_value
-    path = _path(error.absolute_path)
-    if "propertyNames" in error.schema_path:
-        yield InvalidField(path, f"the name {_shown(value)} is not permitted: {error.message}")
-        return
+    value, path = error.instance, _path(error.absolute_path)
     match error.validator:
         case "anyOf":
             yield from _of_union(error, path)
         case "required":
             yield from (
                 InvalidField(_inner_path(path, name), "is required")
-                for name in set(limit) - set(value)
+                for name in set(error.validator_value) - set(value)
             )
         case "additionalProperties":
             for name in value.keys() - error.schema.get("properties", {}).keys():
                 yield InvalidField(_inner_path(path, name), "is unknown, and not permitted")
         case _:
-            yield InvalidField(path, _reason(error.validator, limit, value) or error.message)
-
-
-def _reason(keyword: str, limit: Any, value: object) -> str:
-    """Return why a value breaks the limit of a keyword; empty for an unknown keyword."""
-    match keyword:
-        case "type":
-            return f"expected {_name(limit)}, not {_shown(value)}"
-        case "enum":
-            return f"must be one of {', '.join(map(_shown, limit))}, not {_shown(value)}"
-        case "const":
-            return f"must be {_shown(limit)}, not {_shown(value)}"
-        case name if name in _LIMITS:
-            return f"{_LIMITS[name].format(limit)}, and is {_shown(value)}"
-        case _:
-            return ""
+            yield InvalidField(path, abbreviated(error.message, REASON_MAX))
 
 
 def _of_union(error: Any, path: str) -> Iterator[InvalidField]:

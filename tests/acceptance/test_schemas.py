@@ -122,8 +122,8 @@ class TestPut:
     async def test_a_wrong_type_is_refused_with_the_field(self, natsctl: Natsctl) -> None:
         refused = await natsctl("put", "shops", "a", '{"spec": {"text": 3, "replicas": 12}}')
         assert refused.status == 1
-        assert "spec.text: expected a string, not 3" in refused.err
-        assert "spec.replicas: must be at most 9, and is 12" in refused.err
+        assert "spec.text: 3 is not of type 'string'" in refused.err
+        assert "spec.replicas: 12 is greater than the maximum of 9" in refused.err
         assert SOURCE in refused.err
         assert (await natsctl("get", "shops", "a")).status == 3
 
@@ -143,7 +143,7 @@ class TestPut:
         assert stored.out == "shops/a created at revision 1\n"
         begin = f"warning: shops/a: not a valid Shop.shops of {SOURCE}: "
         assert sorted(stored.err.splitlines()) == [
-            f"{begin}spec.replicas: must be at least 1, and is 0",
+            f"{begin}spec.replicas: 0 is less than the minimum of 1",
             f"{begin}spec.text: is required",
         ]
 

@@ -1,11 +1,17 @@
 """`natsctl status -w` shows what changes: drawn in place on a terminal, else one part a change."""
 
+import asyncio
+import fcntl
 import os
+import pty
 import signal
+import struct
+import sys
+import termios
 from pathlib import Path
 
-from tests.support.cli.natsctl_command import Natsctl
-from tests.support.cli.terminal_session import at_a_terminal
+from tests.support.cli.natsctl_command import LIMIT_S, Natsctl
+from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
 GREETINGS = ("run", "-c", "controllers.greetings:Greetings")
@@ -26,19 +32,36 @@ async def test_a_pipe_gets_each_state_once(natsctl: Natsctl) -> None:
     assert len(headings) == len(states) == len(set(states))
 
 
-async def test_a_terminal_is_redrawn_and_restored(folder: Path, nats_server: NatsServer) -> None:
-    natsctl = Natsctl(folder, nats_server.url)
-    environ = {**natsctl.environ, "PATH": os.environ["PATH"]}
-    words = ("status", "-w", "-o", "wide")
+async def test_a_terminal_is_redrawn_and_restored(natsctl: Natsctl, folder: Path) -> None:
+    own_end, other_end = pty.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
+    before, drawn = termios.tcgetattr(other_end), bytearray()
+    asyncio.get_running_loop().add_reader(own_end, lambda: drawn.extend(os.read(own_end, 65_536)))
     async with natsctl.running(*GREETINGS) as daemon:
         await daemon.logged(SYNCING)
-        async with at_a_terminal(*words, folder=folder, environ=environ) as session:
-            await session.shows("CONTROLLER", "greetings", "syncing")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "natsctl", "status", "-w", "-o", "wide"),
+            cwd=folder,
+            env=natsctl.environ,
+            stdin=other_end,
+            stdout=other_end,
+            stderr=other_end,
+        )
+        try:
+            await eventually(lambda: b"CONTROLLER" in drawn and b"syncing" in drawn)
             assert await daemon.ends(signal.SIGTERM) == 0
-            await session.shows("down")
-            session.process.send_signal(signal.SIGINT)
-            assert await session.ends() == 130
-            assert session.settings == session.before
+            await eventually(lambda: b"down" in drawn, within_s=LIMIT_S)
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            asyncio.get_running_loop().remove_reader(own_end)
+    assert b"\x1b[2K" in drawn  # the lines of before are erased, not repeated
+    assert termios.tcgetattr(other_end) == before
+    os.close(own_end)
+    os.close(other_end)
 
 
 async def test_a_server_that_goes_away_is_unknown_and_not_good(

@@ -186,11 +186,26 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
             ["get", "b", "k", "-o", "xml"],
             "--output 'xml' must be table, wide, json, yaml, name, value, custom-columns=… or ",
         ),
-        (["put", "b", "k", "x", "--revision", "0"], "--revision '0' must be 1 or more (see"),
-        (["put", "b", "k", "x", "--revision", "x"], "--revision 'x' must be a whole number"),
-        (["run", "-c", "a:B", "--port", "70000"], "--port '70000' must be 65535 or less"),
-        (["resync", "--local", "--workers", "100000000"], "must be 10000 or less (see natsctl"),
-        (["delete", "b", "k", "--wait-timeout", "x"], "--wait-timeout 'x' must be a number"),
+        (
+            ["put", "b", "k", "x", "--revision", "0"],
+            "should be greater than or equal to 1",
+        ),
+        (
+            ["put", "b", "k", "x", "--revision", "x"],
+            "'--revision': input should be a valid integer",
+        ),
+        (
+            ["run", "-c", "a:B", "--port", "70000"],
+            "less than or equal to 65535 (see natsctl run",
+        ),
+        (
+            ["resync", "--local", "--workers", "100000000"],
+            "less than or equal to 10000 (see natsctl",
+        ),
+        (
+            ["delete", "b", "k", "--wait-timeout", "x"],
+            "input should be a valid number",
+        ),
         (["get", "b", "k", "--outptu", "x"], "no option --outptu; did you mean --output? (see"),
         (["get", "b", "k", "--frobnicate"], "there is no option --frobnicate (see natsctl get"),
         (["gc", "aply"], "there is no command aply; did you mean apply? (see natsctl gc --help)"),

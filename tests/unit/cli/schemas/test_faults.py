@@ -47,24 +47,24 @@ class Required(msgspec.Struct):
     [
         (
             {"opening": {"type": "door", "width": "x"}},
-            'opening.width: expected an integer, not "x"',
+            "opening.width: 'x' is not of type 'integer'",
         ),
         ({"opening": {"type": "roof"}}, 'opening.type: must be one of "door", "window"'),
         ({"opening": {}}, 'opening.type: must be one of "door", "window"'),
         ({"opening": 3}, "opening: expected a mapping, not 3"),
         ({"openings": [{"type": "door"}]}, "openings[0].width: is required"),
         ({"openings": [None, 3]}, "openings[1]: expected a mapping or null, not 3"),
-        ({"size": 12}, "size: must be at most 9, and is 12"),
-        ({"size": True}, "size: expected an integer, not true"),
+        ({"size": 12}, "size: 12 is greater than the maximum of 9"),
+        ({"size": True}, "size: True is not of type 'integer'"),
         ({"floors": [1]}, "floors: expected an integer or a string or null, not [1]"),
-        ({"colour": "green"}, 'colour: must be one of "blue", "red", not "green"'),
-        ({"name": "A1"}, 'name: must match the pattern \\A[a-z]+\\Z, and is "A1"'),
-        ({"id": "x"}, 'id: is not a valid uuid, and is "x"'),
+        ({"colour": "green"}, "colour: 'green' is not one of ['blue', 'red']"),
+        ({"name": "A1"}, r"name: 'A1' does not match '\\A[a-z]+\\Z'"),
+        ({"id": "x"}, "id: 'x' is not a 'uuid'"),
         ({"data": "#"}, "data: is not valid base64"),
-        ({"pair": [1, 2]}, "pair[1]: expected a string, not 2"),
-        ({"pair": [1]}, "pair: must have at least 2 items, and is [1]"),
+        ({"pair": [1, 2]}, "pair[1]: 2 is not of type 'string'"),
+        ({"pair": [1]}, "pair: [1] is too short"),
         ({"exact": {"sise": 1}}, "exact.sise: is unknown, and not permitted"),
-        ([], "expected a mapping, not []"),
+        ([], "[] is not of type 'object'"),
     ],
 )
 def test_a_fault_names_the_field_and_the_correction(document: object, expected: str) -> None:
@@ -73,7 +73,7 @@ def test_a_fault_names_the_field_and_the_correction(document: object, expected: 
 
 def test_the_name_of_a_field_in_a_mapping_is_checked() -> None:
     (fault,) = faults(msgspec.json.schema(House), {"rooms": {"A": 1}})
-    assert (fault.path, '"A" is not permitted' in fault.reason) == ("rooms", True)
+    assert (fault.path, "'A' does not match" in fault.reason) == ("rooms", True)
 
 
 def test_every_fault_of_a_document_is_found() -> None:
