@@ -29,13 +29,11 @@ from natsctl.cli.output import (
     output_option,
     parse_format,
     write_entries,
-    write_fields,
     write_json,
     write_result,
     write_row,
     write_table,
     write_value,
-    write_yaml,
 )
 from natsctl.cli.terminal import write_line, write_notice, write_text
 from natsctl.core.informer import Informer
@@ -278,7 +276,7 @@ class _EventWriter:
         self, bucket: str, store: BucketStore, labels: Selector, output: str, columns: Columns
     ) -> None:
         self._bucket, self._store, self._labels = bucket, store, labels
-        self._format = parse_format(output)
+        self._output, self._format = output, parse_format(output)
         self._rows = _Rows(output, columns, events=True)
 
     def write(self, changes: Sequence[Change[Any]]) -> bool:
@@ -305,23 +303,15 @@ class _EventWriter:
                 yield event, self._store.dated(stored)
 
     def _write_event(self, event: str, message: Message) -> None:
-        match self._format:
-            case "json":
-                write_json(described_raw(self._bucket, message, event), indent=-1)
-            case "yaml":
+        if self._format == JSON:
+            write_json(described_raw(self._bucket, message, event), indent=-1)
+        elif isinstance(self._format, CustomColumns):
+            document = described(self._bucket, message, event)
+            write_line("   ".join(path.text_in(document) for path in self._format.columns.values()))
+        else:
+            if self._format == YAML:
                 write_line("---")
-                write_yaml([{"event": event, **described(self._bucket, message)}])
-            case "name":
-                write_line(f"{self._bucket}/{message.key}")
-            case "value":
-                write_value(message.value)
-            case JsonPath() as template:
-                write_fields([described(self._bucket, message, event)], template)
-            case CustomColumns(columns):
-                document = described(self._bucket, message, event)
-                write_line("   ".join(path.text_in(document) for path in columns.values()))
-            case _:
-                pass
+            write_entries(self._bucket, [message], self._output, event=lambda _: event)
 
 
 class _Rows:

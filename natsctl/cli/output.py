@@ -372,7 +372,7 @@ def write_entries(
             for message in messages:
                 write_value(message.value)
         case CustomColumns() | JsonPath() as chosen:
-            write_fields([described(bucket, message) for message in messages], chosen)
+            write_fields([described(bucket, one, event(one)) for one in messages], chosen)
         case _:
             pass
 

@@ -310,23 +310,20 @@ _STATE = "Directory of the files that note which keys are being synced, in case 
 _DOMAIN_OF_LABELS = "Domain of the owner labels of secondaries; kumori selects the labels of Kumori"
 _PROBES = "Address to serve /livez, /readyz and /metrics on"
 _SPANS = "URL of a collector that receives spans (OTLP over HTTP); needs the extra natsctl[otlp]"
+_SERVERS = "URLs of NATS servers, separated by commas"
+_CONTEXT = "Name of a context of the nats command, for options that are not set"
+_API = "Subject prefix of the JetStream API"
+_KUBE_FILES = "$KUBECONFIG, or ~/.kube/config"
+_NAMESPACE = "Namespace of objects whose key has none"
+_WORKED = "Number of keys that each controller syncs at once"
+_RESYNC = "Interval at which each controller syncs every primary again"
+_TAKEN_OVER = "Time after which other processes take over from a process that died"
+_STATE_HOME = "$XDG_STATE_HOME/natsctl, or ~/.local/state/natsctl"
 
 _DECLARED = {
     "nats": {
-        "servers": Setting(
-            URLS,
-            "URLs of NATS servers, separated by commas",
-            "--server",
-            "NATS_URL",
-            "-s",
-            DEFAULT_SERVER,
-        ),
-        "context": Setting(
-            NAME,
-            "Name of a context of the nats command, for options that are not set",
-            "--context",
-            "NATS_CONTEXT",
-        ),
+        "servers": Setting(URLS, _SERVERS, "--server", "NATS_URL", "-s", DEFAULT_SERVER),
+        "context": Setting(NAME, _CONTEXT, "--context", "NATS_CONTEXT"),
         "creds": Setting(
             FILE, "Path of a credentials file", "--creds", "NATS_CREDS", example="hub.creds"
         ),
@@ -348,10 +345,7 @@ _DECLARED = {
         "tls_first": Setting(SWITCH, "Start TLS before the server sends its first message"),
         "domain": Setting(NAME, "JetStream domain", "--domain"),
         "api_prefix": Setting(
-            TEXT,
-            "Subject prefix of the JetStream API",
-            unset="$JS.API, or that of the domain",
-            example="$JS.hub.API",
+            TEXT, _API, unset="$JS.API, or that of the domain", example="$JS.hub.API"
         ),
         "inbox_prefix": Setting(TEXT, "Subject prefix for responses to requests"),
         "name": Setting(TEXT, "Name of the connection in the server's monitoring"),
@@ -369,11 +363,7 @@ _DECLARED = {
     },
     "kube": {
         "kubeconfig": Setting(
-            FILE,
-            "Path of a kubeconfig",
-            "--kubeconfig",
-            unset="$KUBECONFIG, or ~/.kube/config",
-            example="lab.yaml",
+            FILE, "Path of a kubeconfig", "--kubeconfig", unset=_KUBE_FILES, example="lab.yaml"
         ),
         "context": Setting(
             NAME, _KUBE_CONTEXT, "--kube-context", unset="the current context", example="lab"
@@ -392,10 +382,7 @@ _DECLARED = {
             SWITCH, "Do not verify the certificate of the kube-apiserver; only for experiments"
         ),
         "namespace": Setting(
-            TEXT,
-            "Namespace of objects whose key has none",
-            unset="that of the context, or default",
-            example="apps",
+            TEXT, _NAMESPACE, unset="that of the context, or default", example="apps"
         ),
         "service_account": Setting(FILE, "Directory with the pod's token, CA and namespace"),
         "timeout_s": Setting(SECONDS, "Timeout for a call with all its retries"),
@@ -409,19 +396,8 @@ _DECLARED = {
         "answer_max_bytes": Setting(COUNT, "Maximum size of a response"),
     },
     "controllers": {
-        "workers": Setting(
-            WORKERS,
-            "Number of keys that each controller syncs at once",
-            "--workers",
-            unset=f"4, {_CONTROLLER}",
-            common=True,
-        ),
-        "resync_s": Setting(
-            SECONDS,
-            "Interval at which each controller syncs every primary again",
-            "--resync",
-            unset=f"600, {_CONTROLLER}",
-        ),
+        "workers": Setting(WORKERS, _WORKED, "--workers", unset=f"4, {_CONTROLLER}", common=True),
+        "resync_s": Setting(SECONDS, _RESYNC, "--resync", unset=f"600, {_CONTROLLER}"),
         "sync_timeout_s": Setting(
             SECONDS, "Timeout for each sync", "--sync-timeout", unset=f"60, {_CONTROLLER}"
         ),
@@ -438,17 +414,8 @@ _DECLARED = {
         "shard": Setting(
             SWITCH, "Share each controller's keys among all processes", "--shard", common=True
         ),
-        "lease_ttl_s": Setting(
-            LEASE,
-            "Time after which other processes take over from a process that died",
-            "--lease-ttl",
-        ),
-        "state_dir": Setting(
-            DIRECTORY,
-            _STATE,
-            "--state-dir",
-            unset="$XDG_STATE_HOME/natsctl, or ~/.local/state/natsctl",
-        ),
+        "lease_ttl_s": Setting(LEASE, _TAKEN_OVER, "--lease-ttl"),
+        "state_dir": Setting(DIRECTORY, _STATE, "--state-dir", unset=_STATE_HOME),
         "record": Setting(
             SWITCH, "Record the last syncs of every key, and not only failed syncs", "--record"
         ),
