@@ -232,27 +232,13 @@ def error_for(status: ApiStatus, request: RequestInfo) -> StoreError:
 
     Its text has the request, the server's message, and how to fix the problem if that is known.
     """
-    if any(text in status.message for text in _TOO_LARGE):
-        return _too_large(status, request)
     if _NO_SCHEMA in status.message:
         return _invalid(status, request)
-    return _ERRORS.get(status.code, _other)(status, request)
-
-
-def _other(status: ApiStatus, request: RequestInfo) -> StoreError:
-    return StoreError(f"cannot {request}: {status.text}")
-
-
-def _too_large(status: ApiStatus, request: RequestInfo) -> StoreError:
-    return TooLargeError(f"cannot {request}: {status.text}")
-
-
-def _unavailable(status: ApiStatus, request: RequestInfo) -> StoreError:
-    return UnavailableError(f"cannot {request}: {status.text}")
-
-
-def _expired(status: ApiStatus, request: RequestInfo) -> StoreError:
-    return ExpiredError(f"cannot {request}: {status.text}")
+    too_large = any(text in status.message for text in _TOO_LARGE)
+    if not too_large and status.code in _ERRORS:
+        return _ERRORS[status.code](status, request)
+    plain = TooLargeError if too_large else _PLAIN.get(status.code, StoreError)
+    return plain(f"cannot {request}: {status.text}")
 
 
 def _timed_out(status: ApiStatus, request: RequestInfo) -> StoreError:
@@ -360,9 +346,12 @@ _ERRORS: dict[int, Callable[[ApiStatus, RequestInfo], StoreError]] = {
     HTTPStatus.NOT_FOUND: _not_found,
     HTTPStatus.REQUEST_TIMEOUT: _timed_out,
     HTTPStatus.CONFLICT: _conflict,
-    HTTPStatus.GONE: _expired,
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: _too_large,
     HTTPStatus.UNPROCESSABLE_ENTITY: _invalid,
-    HTTPStatus.SERVICE_UNAVAILABLE: _unavailable,
     HTTPStatus.GATEWAY_TIMEOUT: _timed_out,
+}
+
+_PLAIN: dict[int, type[StoreError]] = {
+    HTTPStatus.GONE: ExpiredError,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: TooLargeError,
+    HTTPStatus.SERVICE_UNAVAILABLE: UnavailableError,
 }

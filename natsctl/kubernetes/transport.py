@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -36,7 +36,7 @@ from natsctl.kubernetes.http import HttpPool, HttpResponse, explain_failure
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.histogram import Histogram
 from natsctl.telemetry.logger import get_logger
-from natsctl.telemetry.tracing import Span, records_spans, trace_headers
+from natsctl.telemetry.tracing import records_spans, trace_headers
 from natsctl.time_limit import TimeLimit
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -206,6 +206,7 @@ class _Request(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, str], ...]
     body: bytes | None
     safe: bool  # safe to repeat although an earlier attempt may have taken effect
+    streams: bool = False
 
     @property
     def info(self) -> RequestInfo:
@@ -222,7 +223,8 @@ class _Failure(msgspec.Struct, frozen=True):
     status: int | None = None  # the HTTP status, if there is a response
 
 
-Outcome = TypeVar("Outcome", Reply | _Failure, HttpResponse | _Failure)
+Outcome: TypeAlias = Reply | HttpResponse | _Failure
+"""What one attempt brought; a stream's is a response whose body arrives later."""
 
 
 class Transport:
@@ -311,7 +313,7 @@ class Transport:
         `WatchBrokenError` if the connection fails or breaks, if no byte arrives for *silence_s*
         seconds, or if a line is longer than `KubeOptions.answer_max_bytes`.
         """
-        request = _Request("GET", path, query, (("Accept", accept),), None, safe=True)
+        request = _Request("GET", path, query, (("Accept", accept),), None, safe=True, streams=True)
         try:
             async with asyncio.timeout(silence_s):
                 response = await self._open_stream(request)
@@ -336,9 +338,10 @@ class Transport:
         renewed, maybe_done, attempt = False, False, 1
         while True:
             access = await self._login.current()
-            outcome = await self._attempt(request, access)
-            if isinstance(outcome, Reply):
-                return outcome
+            async with self._slots:
+                outcome = await self._attempt(request, access)
+            if not isinstance(outcome, _Failure):
+                return cast("Reply", outcome)
             if outcome.renew_access and not renewed:
                 renewed = True
                 await self._renew(access, outcome)
@@ -363,54 +366,48 @@ class Transport:
                 f"{failure.error}; the credentials cannot be renewed: {error}"
             ) from error
 
-    async def _attempt(self, request: _Request, access: Access) -> Reply | _Failure:
-        await self._slots.acquire()
-        try:
-            if not records_spans():
-                return await self._send(request, access)
-            with _span(request, access) as span:
-                return _recorded(span, await self._send(request, access))
-        finally:
-            self._slots.release()
+    async def _attempt(self, request: _Request, access: Access) -> Outcome:
+        """Send the request once, within a span if spans are recorded."""
+        if not records_spans():
+            return await self._send(request, access)
+        info = partial(getattr, request, "info")
+        with request_span(request.method, access.server, request.path, info) as span:
+            outcome = await self._send(request, access)
+            if outcome.status is not None:
+                span.note({"http.response.status_code": outcome.status})
+            if isinstance(outcome, _Failure):
+                span.fail(outcome.error)
+            return outcome
 
-    async def _send(self, request: _Request, access: Access) -> Reply | _Failure:
+    async def _send(self, request: _Request, access: Access) -> Outcome:
+        """Return the response, of a stream before its body arrives."""
+        query = _encoded(tuple(request.query.items())) if request.query else ""
+        began, limit = monotonic(), self._options.answer_max_bytes
         try:
-            response = await self._start(request, access)
-            self._count(request, response)
+            try:
+                response = await self._pool.send(
+                    access,
+                    request.method,
+                    f"{request.path}?{query}" if query else request.path,
+                    request.headers + trace_headers(),
+                    request.body,
+                )
+            finally:  # also if there was no response in time
+                self.times[request.method].observe(monotonic() - began)
+            self.answers[str(response.status), request.method] += 1
+            if warning := response.header(b"warning"):
+                self._warnings.log(warning)
             if response.status not in _SUCCESS:
                 return await _error_response(request, access, response)
-            limit = self._options.answer_max_bytes
+            if request.streams:
+                return response
             body = await response.read(limit)
-            if len(body) > limit:
-                return _Failure(
-                    TooLargeError(
-                        f"cannot {request.info}: the response is larger than {limit} bytes; "
-                        "request less at a time"
-                    )
-                )
-            return Reply(response.status, body, response.header(b"date"))
+            if len(body) <= limit:
+                return Reply(response.status, body, response.header(b"date"))
+            larger = f"cannot {request.info}: the response is larger than {limit} bytes"
+            return _Failure(TooLargeError(f"{larger}; request less at a time"))
         except (aiohttp.ClientError, OSError) as error:
             return self._no_response(request, error)
-
-    async def _start(self, request: _Request, access: Access) -> HttpResponse:
-        query = _encoded(tuple(request.query.items())) if request.query else ""
-        began = monotonic()
-        try:
-            return await self._pool.send(
-                access,
-                request.method,
-                f"{request.path}?{query}" if query else request.path,
-                request.headers + trace_headers(),
-                request.body,
-            )
-        finally:  # also if there was no response in time
-            self.times[request.method].observe(monotonic() - began)
-
-    def _count(self, request: _Request, response: HttpResponse) -> None:
-        """Count the response, and log the warnings in its headers."""
-        self.answers[str(response.status), request.method] += 1
-        if warning := response.header(b"warning"):
-            self._warnings.log(warning)
 
     def _no_response(self, request: _Request, error: Exception) -> _Failure:
         self.answers[NO_RESPONSE, request.method] += 1
@@ -428,31 +425,15 @@ class Transport:
 
     async def _open_stream(self, request: _Request) -> HttpResponse:
         access = await self._login.current()
-        outcome = await self._attempt_stream(request, access)
+        outcome = await self._attempt(request, access)
         if isinstance(outcome, _Failure) and outcome.renew_access:
             await self._renew(access, outcome)
-            outcome = await self._attempt_stream(request, await self._login.current())
-        if isinstance(outcome, _Failure):
-            raise outcome.error
-        return outcome
-
-    async def _attempt_stream(self, request: _Request, access: Access) -> HttpResponse | _Failure:
-        """Send the request and return the response before its body arrives."""
-        with _span(request, access) as span:
-            return _recorded(span, await self._send_stream(request, access))
-
-    async def _send_stream(self, request: _Request, access: Access) -> HttpResponse | _Failure:
-        try:
-            response = await self._start(request, access)
-            self._count(request, response)
-            if response.status in _SUCCESS:
-                return response
-            return await _error_response(request, access, response)
-        except (aiohttp.ClientError, OSError) as error:
-            failure = self._no_response(request, error)
-            broken = WatchBrokenError(str(failure.error))
-            broken.__cause__ = error
-            return msgspec.structs.replace(failure, error=broken)
+            outcome = await self._attempt(request, await self._login.current())
+        if not isinstance(outcome, _Failure):
+            return cast("HttpResponse", outcome)
+        if outcome.status is None:  # no response
+            raise WatchBrokenError(str(outcome.error)) from outcome.error.__cause__
+        raise outcome.error
 
 
 @lru_cache(maxsize=256)
@@ -476,19 +457,6 @@ async def _error_response(request: _Request, access: Access, response: HttpRespo
         renew_access=response.status == HTTPStatus.UNAUTHORIZED,
         status=response.status,
     )
-
-
-def _span(request: _Request, access: Access) -> Span:
-    return request_span(request.method, access.server, request.path, lambda: request.info)
-
-
-def _recorded(span: Span, outcome: Outcome) -> Outcome:
-    """Return the outcome of an attempt after adding it to the attempt's span."""
-    if outcome.status is not None:
-        span.note({"http.response.status_code": outcome.status})
-    if isinstance(outcome, _Failure):
-        span.fail(outcome.error)
-    return outcome
 
 
 def _unknown_outcome(request: _Request, reason: str) -> StoreTimeoutError:
