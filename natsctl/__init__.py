@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from natsctl.controller.slots import tertiary as tertiary
     from natsctl.core.explain import Explanation as Explanation
     from natsctl.core.explain import Status as Status
-    from natsctl.core.planning.record import planning as planning
+    from natsctl.core.plan.record import planning as planning
     from natsctl.core.readers import Primary as Primary
     from natsctl.core.readers import Tertiary as Tertiary
     from natsctl.core.retry import Drop as Drop

@@ -34,7 +34,7 @@ from natsctl.cli.terminal import Progress as Bar
 from natsctl.cli.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots import only_primary
-from natsctl.core.planning.planning_stores import planned
+from natsctl.core.plan.stores import planned
 from natsctl.core.sync import current_key
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.operator import CONTROLLER_NAME, Guest

@@ -18,7 +18,7 @@ from natsctl.cli.arguments import (
 from natsctl.cli.command import USAGE, App, complete, interruptible, report, settings
 from natsctl.cli.terminal import write_line, write_notice, write_text
 from natsctl.controller.hook import SCHEME
-from natsctl.core.recording.document import Recording, read_recording
+from natsctl.core.record.document import Recording, read_recording
 from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions

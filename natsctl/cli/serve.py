@@ -14,7 +14,7 @@ from natsctl.core.coordination.lease import is_first_run
 from natsctl.core.coordination.shares import Participation, participations
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.quarantine import ClaimedKeys, current_claims
-from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.core.record.recordings import Recordings, recording
 from natsctl.daemon.development import private_options, while_it_runs
 from natsctl.daemon.http import Vitals, serving
 from natsctl.daemon.kinds import cluster_for, clusters_of

@@ -50,7 +50,7 @@ from natsctl.controller.slots import only_primary
 from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.core.explain import source_of
-from natsctl.core.planning.planning_stores import Planned, planned
+from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.sync import current_key
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.plan import MadePlan, make_plan

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from natsctl.core.planning.diff import value_differences
+from natsctl.core.plan.diff import value_differences
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError
 from natsctl.jetstream.bucket import Message
 from natsctl.jetstream.store import BucketStore

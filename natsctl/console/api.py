@@ -15,7 +15,7 @@ from natsctl.console.key import (
     ShownText,
     draft,
 )
-from natsctl.console.keys import Keys, Query, Table
+from natsctl.console.keys import Keys, KeyTable, Query
 from natsctl.console.overview import Overview
 from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.daemon.messages import Verb
@@ -182,7 +182,7 @@ class Console:
             plans=self._plans,
         )
 
-    async def _table(self, parameters: Parameters) -> Table:
+    async def _table(self, parameters: Parameters) -> KeyTable:
         query, (controller, bucket) = _query(parameters), _place(parameters)
         if not controller:
             return await self._keys.of_bucket(bucket, query)

@@ -71,7 +71,7 @@ class TableRow(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Table(Answer, frozen=True, kw_only=True):
+class KeyTable(Answer, frozen=True, kw_only=True):
     """A page of keys.
 
     Attributes:
@@ -115,7 +115,7 @@ class Keys:
         self._reading = asyncio.Lock()
         self._columns: dict[str, tuple[float, Columns]] = {}
 
-    async def of_controller(self, name: str, query: Query, bucket: str = "") -> Table:
+    async def of_controller(self, name: str, query: Query, bucket: str = "") -> KeyTable:
         """Return primaries of a controller, of one *bucket* if it has several.
 
         Raises `NotFoundError` if the controller does not exist, and `OldDaemonError` if its daemons
@@ -142,7 +142,7 @@ class Keys:
             table = msgspec.structs.replace(table, note=more)
         return msgspec.structs.replace(table, states=counts, partial=report.row.partial)
 
-    async def of_bucket(self, bucket: str, query: Query) -> Table:
+    async def of_bucket(self, bucket: str, query: Query) -> KeyTable:
         if query.state:
             raise UsageError("only a controller knows the states of its keys")
         keys = _beginning(await self._all(bucket, ">"), query.prefix)
@@ -220,7 +220,7 @@ class Keys:
         keys: Sequence[str],
         query: Query,
         states: Mapping[str, tuple[str, str]],
-    ) -> Table:
+    ) -> KeyTable:
         bucket, place = Bucket(self._connection, bucket_name), query.offset
         messages: list[Message] = []
         for _ in range(GAPS_MAX):
@@ -240,7 +240,7 @@ class Keys:
             cut = [abbreviated(cell, CELL_MAX) for cell in cells]
             state = states.get(message.key, ("", ""))
             rows.append(TableRow(message.key, message.revision, cut, *state))
-        return Table(
+        return KeyTable(
             bucket=bucket_name,
             columns=headings,
             rows=rows,
@@ -275,10 +275,12 @@ def _beginning(keys: Sequence[str], prefix: str) -> Sequence[str]:
     return keys[start : bisect_left(keys, f"{prefix}\U0010ffff")] if prefix else keys
 
 
-def _in_cluster(keys: Sequence[str], states: Mapping[str, tuple[str, str]], query: Query) -> Table:
+def _in_cluster(
+    keys: Sequence[str], states: Mapping[str, tuple[str, str]], query: Query
+) -> KeyTable:
     page = keys[query.offset : query.offset + query.limit]
     after = query.offset + len(page)
-    return Table(
+    return KeyTable(
         bucket="",
         columns=["KEY"],
         rows=[TableRow(key, None, [key], *states[key]) for key in page],

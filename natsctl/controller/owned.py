@@ -130,7 +130,7 @@ class Owned(CacheReader[T]):
     def _is_named(self, owner: Owner, stored: Stored) -> bool:
         if is_read(stored):
             return self.owner_of(stored) == owner
-        return self.informer.cache.belongs_to(owner.key, stored.key)
+        return self.informer.cache.primary_of(stored.key) == owner.key
 
     def is_terminating(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
         """Return whether the object is marked deleted and held by finalizers."""

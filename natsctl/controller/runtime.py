@@ -40,7 +40,7 @@ from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
 from natsctl.core.loop import PrimaryListener
 from natsctl.core.readers import CacheReader, Primary
-from natsctl.core.recording.recordings import current_recordings, listed
+from natsctl.core.record.recordings import current_recordings, listed
 from natsctl.core.status import Measures, UpkeepMeasures, health_of, measures_of
 from natsctl.core.table import Invalid, Keeping, is_read
 from natsctl.core.tree import Beyond, Branch, held_by, tree
@@ -394,7 +394,7 @@ class ControllerRuntime(KeyedController):
             indexes=slot.indexes,
             on_invalid=self._report_invalid,
             on_listed=keys.queue.hasten_retries,
-            keeping=Keeping(keys.keeps, quiet=True) if shares_keys() else None,
+            keeping=Keeping(keys.keeps) if shares_keys() else None,
             notes_deleted=shares_keys(),
         )
         mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None

@@ -113,13 +113,13 @@ class Secondaries:
             keys.queue.hasten_retries()
             self._writes.listed(informer)
 
-        keeping, derived = None, {OWNER_INDEX: owners}
+        keeping = None
         if shares_keys() and self._maps is None:  # a function of the user may need every value
-            keeping = Keeping(keys.keeps, owner_of, index=OWNER_INDEX, derived=derived, quiet=True)
+            keeping = Keeping(keys.keeps, owner_of, OWNER_INDEX)
         informer = Informer(
             store,
             kind,
-            indexes={**slot.indexes, **derived},
+            indexes={**slot.indexes, OWNER_INDEX: owners},
             on_invalid=lambda invalid: self._invalid(kind, invalid),
             on_listed=listed,
             on_appeared=self._kind_appeared,

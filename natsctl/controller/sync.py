@@ -18,7 +18,7 @@ from natsctl.controller.secondaries import Secondaries
 from natsctl.core.history import SyncHistory
 from natsctl.core.loop import SyncHandler, skips_invalid
 from natsctl.core.pauses import PausedKeys
-from natsctl.core.planning.record import because
+from natsctl.core.plan.record import because
 from natsctl.core.readers import Primary
 from natsctl.core.sync import (
     Calls,

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.informer import Informer
-from natsctl.core.table import Cache
+from natsctl.core.table import Table
 from natsctl.core.task_group import together
 from natsctl.errors import (
     DECODE_ERRORS,
@@ -175,7 +175,7 @@ class DependencyWatch(Generic[W]):
         self.listed = False  # whether all objects were listed, and their dependents enqueued
         self._enqueue = enqueue
         self._on_failure = on_failure
-        self._cache: Cache[Any] | None = None
+        self._cache: Table[Any] | None = None
         self._settled = asyncio.Event()  # it has listed, or ended
         self._failure: NatsctlError | None = None
         self._task = group.create_task(self._run(open_store), name=f"watch of {dependency}")

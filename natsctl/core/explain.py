@@ -15,7 +15,7 @@ from natsctl.core.history import SyncRecord
 from natsctl.core.host import Host
 from natsctl.core.pauses import Pausing
 from natsctl.core.status import health_of, invalid_of
-from natsctl.core.table import Cache
+from natsctl.core.table import Table
 from natsctl.core.workqueue import Place, Priority, QueueStats, Work, WorkQueue
 from natsctl.errors import InvalidObjectError
 from natsctl.model import documents
@@ -268,7 +268,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "syncing"
 
 
-def explanation_of(host: Host, key: str, cache: Cache[Any], queue: WorkQueue[str]) -> Explanation:
+def explanation_of(host: Host, key: str, cache: Table[Any], queue: WorkQueue[str]) -> Explanation:
     """Return the explanation of a key that owns and reads no other objects."""
     stored, invalid = cache.get(key), cache.invalid.get(key)
     document = {} if stored is None else _document(stored.value)
@@ -335,7 +335,7 @@ def queued(work: Work[Any] | None) -> Queued | None:
 def status_of(
     host: Host,
     has: Callable[[str], bool],
-    count: Callable[[Cache[Any]], int],
+    count: Callable[[Table[Any]], int],
     *,
     syncs: Counts | None = None,
     errors: Mapping[str, str] | None = None,

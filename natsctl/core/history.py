@@ -17,9 +17,9 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from natsctl.core.failing import FailingRecords, LastingFailure
-from natsctl.core.planning.record import planning
-from natsctl.core.recording.document import Delivery
-from natsctl.core.recording.recordings import KeptSync, Recordings, frames_of
+from natsctl.core.plan.record import planning
+from natsctl.core.record.document import Delivery
+from natsctl.core.record.recordings import KeptSync, Recordings, frames_of
 from natsctl.core.sync import Sync
 from natsctl.core.tape import ReadStep, RecordedError, Step
 from natsctl.core.workqueue import WorkQueue
@@ -33,7 +33,6 @@ from natsctl.telemetry.frames import user_traceback
 from natsctl.telemetry.hiding import Secrets, error_text, secrets_of
 from natsctl.telemetry.logger import EventLogger, get_logger
 
-COUNTED_MAX = 10_000  # failing keys whose failures are counted
 ERRORS_MAX = 100  # distinct errors whose tracebacks are remembered
 TRACEBACK_S = 600.0  # an error that repeats is logged with a traceback once in this time
 
@@ -50,39 +49,18 @@ class HandlerFailures:
     def __init__(self, logger: EventLogger, level: int = logging.ERROR) -> None:
         self._logger = logger
         self._level = level
-        self.counts: OrderedDict[Hashable, int] = OrderedDict()
         self._shown: OrderedDict[Hashable, float] = OrderedDict()
 
-    def failed(self, key: Hashable, event: str, error: BaseException, /, **fields: object) -> str:
-        """Log the *event* of a failure with its *fields*, and count it for the key.
-
-        Returns the text of the error without secrets.
-        """
-        text = error_text(error)
+    def failed(self, event: str, error: BaseException, failures: int, /, **fields: object) -> None:
+        """Log the *event* of a failure with its *fields*; it's number *failures* in a row."""
         error_class = classify(error)
         if error_class.failed:
-            count = self._count(key)
-            if error_class is ErrorClass.PERMANENT:
-                self.succeeded(key)  # the key is not retried
             is_traced = error_class is ErrorClass.UNEXPECTED and self._is_new(error)
             trace = (type(error), error, user_traceback(error)) if is_traced else None
-            repeats = {"failures": count} if count > 1 else {}
-            logged: dict[str, Any] = {**fields, **repeats, "error": text}
+            repeats = {"failures": failures} if failures > 1 else {}
+            logged: dict[str, Any] = {**fields, **repeats, "error": error_text(error)}
             with Secrets(secrets_of(error)):  # the traceback is written meanwhile
                 self._logger.log(self._level, event, exc_info=trace, **logged)
-        return text
-
-    def succeeded(self, key: Hashable) -> None:
-        """Reset the key's count of failures."""
-        if self.counts:
-            self.counts.pop(key, None)
-
-    def _count(self, key: Hashable) -> int:
-        count = self.counts.pop(key, 0) + 1
-        self.counts[key] = count
-        if len(self.counts) > COUNTED_MAX:
-            self.counts.popitem(last=False)
-        return count
 
     def _is_new(self, error: BaseException) -> bool:
         """Return whether the error is to be logged with its traceback."""
@@ -296,11 +274,19 @@ class SyncHistory:
         type: EventType,  # noqa: A002 - the field's word
         reason: str,
         message: str,
+        *,
+        note: SyncNote | None = None,
+        regarding: Sequence[Reference] | None = None,
     ) -> None:
-        """Record an event about the key and all that it owns; dropped without a recorder."""
-        regarding = self.regarding(key)
+        """Record an event about the key and all that it owns, or the objects *regarding*.
+
+        It's dropped without a recorder. An event with a *note* is about a sync, see `reported`.
+        """
+        if regarding is None:
+            regarding = self.regarding(key)
         for recorder in self.recorders:
-            recorder.event(key, type, reason, message, regarding)
+            if note is None or not self.reported or isinstance(recorder, RemembersSyncs):
+                recorder.event(key, type, reason, message, regarding, sync=note)
 
     def begin(
         self,
@@ -334,14 +320,16 @@ class SyncHistory:
         An event is recorded if the sync wrote anything, or if the one before has failed.
         """
         key = run.key
-        if self._failures.counts:
-            self._failures.succeeded(key)
         if failed or run.created or run.updated or run.deleted:
-            text = run.named(_message(run) % key)
-            note = _note(run, now)
-            self._sync_event(
-                key, EventType.NORMAL, REASON_SYNCED, text, note, regarding=run.touched
+            messages = (
+                (run.created, MESSAGE_CREATED),
+                (run.updated, MESSAGE_UPDATED),
+                (run.deleted, MESSAGE_DELETED),
+                (failed, MESSAGE_RECOVERED),
             )
+            message = next(message for happened, message in messages if happened)
+            text, note = run.named(message % key), _note(run, now)
+            self.event(key, EventType.NORMAL, REASON_SYNCED, text, note=note, regarding=run.touched)
         stored = run.stored
         revision = None if stored is None else stored.revision
         wrote = (run.created, run.updated, run.deleted)
@@ -379,10 +367,10 @@ class SyncHistory:
             return
         if log_failure:
             fields = {"controller": self.controller, "key": key}
-            self._failures.failed(key, self._failed, error, **fields)
+            self._failures.failed(self._failed, error, failures, **fields)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
         note = _note(run, now, failures)
-        self._sync_event(key, EventType.WARNING, reason, text, note)
+        self.event(key, EventType.WARNING, reason, text, note=note)
 
     async def recall(
         self, key: str, error: BaseException, queue: WorkQueue[K], entry: K, handler: str = ""
@@ -416,22 +404,6 @@ class SyncHistory:
     async def keep_only(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*, in slices."""
         await retain(self._recalled, lambda name: wanted(name[0]), self._recalled.discard)
-
-    def _sync_event(
-        self,
-        key: str,
-        type: EventType,  # noqa: A002 - the field's word
-        reason: str,
-        message: str,
-        note: SyncNote,
-        *,
-        regarding: Sequence[Reference] | None = None,
-    ) -> None:
-        if regarding is None:
-            regarding = self.regarding(key)
-        for recorder in self.recorders:
-            if not self.reported or isinstance(recorder, RemembersSyncs):
-                recorder.event(key, type, reason, message, regarding, sync=note)
 
     def _keep_recording(
         self,
@@ -497,16 +469,6 @@ def _note(run: Sync, now: float, failures: int = 0) -> SyncNote:
         failures=failures,
         handler=run.handler,
     )
-
-
-def _message(run: Sync) -> str:
-    if run.created:
-        return MESSAGE_CREATED
-    if run.updated:
-        return MESSAGE_UPDATED
-    if run.deleted:
-        return MESSAGE_DELETED
-    return MESSAGE_RECOVERED
 
 
 def _counts(error: BaseException) -> bool:

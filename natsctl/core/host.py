@@ -18,8 +18,8 @@ from typing import Any
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.pauses import Pausing
-from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.recording.recordings import Recordings, current_recordings
+from natsctl.core.plan.record import PlanRecord, current_plan
+from natsctl.core.record.recordings import Recordings, current_recordings
 from natsctl.core.sync import call_hook, report_stuck
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import WorkQueue

@@ -14,9 +14,9 @@ from natsctl.core.host import Hook, Host
 from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue, SyncHandler, SyncLoop
 from natsctl.core.readers import Primary
-from natsctl.core.recording.document import Recording, Surface
-from natsctl.core.recording.recordings import Recordings
-from natsctl.core.recording.writing import recording_of
+from natsctl.core.record.document import Recording, Surface
+from natsctl.core.record.recordings import Recordings
+from natsctl.core.record.writing import recording_of
 from natsctl.core.retry import RateLimit, RetryPolicy
 from natsctl.core.status import Measures, invalid_of, lags
 from natsctl.core.tree import Beyond, Branch, tree

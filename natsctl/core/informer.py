@@ -3,14 +3,22 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.retry import backoff, up_to_a_tenth
-from natsctl.core.table import Cache, IndexFunc, Invalid, Keeping
+from natsctl.core.table import IndexFunc, Invalid, Keeping, Table
 from natsctl.core.task_group import for_each, together
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
@@ -93,6 +101,7 @@ class InvalidLog:
             _invalid.error("skipped more invalid objects", kind=self._kind.name, objects=counted)
 
 
+K = TypeVar("K")
 T = TypeVar("T")
 OnChange = Callable[[Change[T]], object]
 OnChanges = Callable[[Sequence[Change[T]]], object]
@@ -143,11 +152,10 @@ class Informer(Generic[T]):
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
         self._on_appeared = on_appeared
-        self.cache = Cache(
+        self.cache = Table(
             kind, indexes, self._report, keeping=keeping, notes_deleted=notes_deleted
         )
-        self._subscribers: tuple[OnChange[T], ...] = ()
-        self._in_batches: dict[OnChange[T], OnChanges[T]] = {}  # of those that take many at once
+        self._subscribers: dict[OnChange[T], OnChanges[T] | None] = {}  # replaced, never changed
 
     @property
     def notifying(self) -> bool:
@@ -175,36 +183,40 @@ class Informer(Generic[T]):
         """
         async with self._notifying:
             await in_slices(self.cache.keys(), lambda key: on_change(self._existing(key)))
-            self._subscribers = (*self._subscribers, on_change)
-            if on_changes is not None:
-                self._in_batches[on_change] = on_changes
+            self._subscribers = {**self._subscribers, on_change: on_changes}
 
     def remove(self, on_change: OnChange[T]) -> None:
         """Call *on_change* no more."""
-        remaining = list(self._subscribers)
-        remaining.remove(on_change)
-        self._subscribers = tuple(remaining)
-        self._in_batches.pop(on_change, None)
+        remaining = self._subscribers.copy()
+        del remaining[on_change]
+        self._subscribers = remaining
 
     def _existing(self, key: str) -> Change[T]:
         return Change(self.cache.kind, key, None, self.cache.get(key), initial=True)
 
     async def fill(self, objects: Iterable[Stored]) -> None:
-        """Add values that were read from the store, and notify subscribers, see `Cache.fill`."""
-        for batch in batched(objects, FILLED_MAX):
-            async with self._notifying:
-                for stored in batch:
-                    change = self.cache.fill(stored)
-                    if change is not None:
-                        self._notify_all([change])
-            await asyncio.sleep(0)
+        """Add values that were read from the store, and notify subscribers, see `Table.fill`."""
 
-    async def release(self, keys: Iterable[str]) -> None:
-        """Forget the values of objects that are not kept any more, in slices."""
-        for batch in batched(keys, FILLED_MAX):
+        def fill(stored: Stored) -> None:
+            change = self.cache.fill(stored)
+            if change is not None:
+                self._notify_all([change])
+
+        await self._in_batches_of(objects, fill)
+
+    async def release(self, keys: Iterable[str] | None = None) -> None:
+        """Forget the values of these objects, or of all, that aren't kept any more, in slices."""
+        if keys is None:
+            keys = chain(self.cache.read_keys(), tuple(self.cache.invalid))
+        await self._in_batches_of(keys, self.cache.release)
+
+    async def _in_batches_of(self, items: Iterable[K], work: Callable[[K], object]) -> None:
+        """Call *work* for each item while no subscriber is behind, and let other tasks run."""
+        iterator = iter(items)
+        while batch := list(islice(iterator, FILLED_MAX)):
             async with self._notifying:
-                for key in batch:
-                    self.cache.release(key)
+                for item in batch:
+                    work(item)
             await asyncio.sleep(0)
 
     async def run(self, *, is_final: Callable[[StoreError], bool] | None = None) -> None:
@@ -213,23 +225,27 @@ class Informer(Generic[T]):
         Raises a `StoreError` for which *is_final* returns True; by default none is raised.
         """
         unbind_sync()
-        clock = asyncio.get_running_loop().time
+        clock, kind = asyncio.get_running_loop().time, self.cache.kind
+
+        def restarts() -> dict[str, int]:
+            return {"natsctl.watch.restarts": self.restarts}
+
         failures = 0
         with closing(self._invalid_log):
             while True:
                 started, limit_s, jitter = clock(), BACKOFF_MAX_S, up_to_a_tenth
                 try:
-                    with self._span() as establishing:
+                    with watch_span(kind.name, restarts) as establishing:
                         async with self.store.watch(self.cache.shown) as events:
                             await self._follow(events, establishing)
                 except StoreError as error:
-                    if self.cache.kind.optional and isinstance(error, StoreMissingError):
+                    if kind.optional and isinstance(error, StoreMissingError):
                         await self._empty_absent_kind(error)
                     else:
                         self.failure = error
                         if is_final is not None and is_final(error):
                             raise
-                        log.warning("watch broke", kind=self.cache.kind.name, error=error)
+                        log.warning("watch broke", kind=kind.name, error=error)
                         if self._lists_are_costly and not isinstance(error, StoreMissingError):
                             limit_s, jitter = RELIST_MAX_S, _down_to_half
                 failures = 1 if clock() - started > HEALTHY_S else failures + 1
@@ -237,9 +253,6 @@ class Informer(Generic[T]):
                 await asyncio.sleep(
                     backoff(failures, base_s=BACKOFF_S, limit_s=limit_s, jitter=jitter)
                 )
-
-    def _span(self) -> Span:
-        return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})
 
     async def _empty_absent_kind(self, error: StoreMissingError) -> None:
         """Empty the cache of an optional kind that does not exist in the store."""
@@ -307,12 +320,8 @@ class Informer(Generic[T]):
 
     def _notify_all(self, changes: Sequence[Change[T]]) -> None:
         """Notify each subscriber of all changes; one that fails gets them again, one by one."""
-        subscribers = self._subscribers
-        for on_change in subscribers:
-            if self._subscribers is not subscribers and on_change not in self._subscribers:
-                continue  # another subscriber has unsubscribed it
-            on_changes = self._in_batches.get(on_change)
-            if on_changes is not None:
+        for on_change, on_changes in self._subscribers.items():
+            if on_changes is not None and on_change in self._subscribers:
                 try:
                     on_changes(changes)
                 except Exception:
@@ -320,14 +329,13 @@ class Informer(Generic[T]):
                 else:
                     continue
             for change in changes:
-                if self._subscribers is subscribers or on_change in self._subscribers:
-                    self._notify_one(on_change, change)
-
-    def _notify_one(self, on_change: OnChange[T], change: Change[T]) -> None:
-        try:
-            on_change(change)
-        except Exception:
-            log.exception("subscriber failed", kind=self.cache.kind.name, object=change.key)
+                if on_change in self._subscribers:  # no other subscriber has unsubscribed it
+                    try:
+                        on_change(change)
+                    except Exception:
+                        log.exception(
+                            "subscriber failed", kind=self.cache.kind.name, object=change.key
+                        )
 
     def _report(self, invalid: Invalid) -> None:
         self._invalid_log.add(invalid)
@@ -375,13 +383,6 @@ def _down_to_half() -> float:
     return random.uniform(-0.5, 0.0)  # noqa: S311 - spreads load, keeps no secret
 
 
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of at most this size."""
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
-
-
 SINGLE_MAX = 2_000  # more values are read by one list of the store instead of one by one
 READS_MAX = 32  # values that are read at once
 
@@ -397,91 +398,64 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
 
     *Assumes* that the cache keeps the wanted keys from now on.
     """
-    attempts = 0
-    while missing := await _missing(informer, wanted):
+    store, attempts = informer.store, 0
+
+    async def read(key: str) -> None:
+        with suppress(NotFoundError):  # the watch brings the deletion
+            await informer.fill((await store.get(key),))
+
+    while True:
+        found: dict[str | None, None] = {}
+        await in_slices(informer.cache.missing(wanted), found.setdefault)
+        missing = dict.fromkeys(filter(None, found))
+        if not missing:
+            return
         attempts += 1
         if attempts > 1:
             await asyncio.sleep(backoff(attempts - 1, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
         try:
-            if len(missing) > SINGLE_MAX:
-                await _list(informer, set(missing))
-            else:
-                await _get(informer, missing)
+            if len(missing) <= SINGLE_MAX:
+                await for_each(missing, read, workers=READS_MAX)
+                continue
+            batch: list[Stored] = []
+            async with aclosing(_listing(store)) as events:
+                async for event in events:
+                    if isinstance(event, Applied) and event.stored.key in missing:
+                        batch.append(event.stored)
+                    if len(batch) >= FILLED_MAX:
+                        await informer.fill(batch)
+                        batch = []
+            await informer.fill(batch)
         except StoreError as error:
             kind = informer.cache.kind.name
             log.warning("cannot read values yet", kind=kind, count=len(missing), error=error)
 
 
-async def _missing(informer: Informer[Any], wanted: Wanted) -> Sequence[str]:
-    missing: dict[str, None] = {}
-    slices = Slices()
-    for key in informer.cache.unread(wanted):
-        if key is not None:
-            missing[key] = None
-        if slices.is_over():
-            await slices.pause()
-    return list(missing)
-
-
-async def _get(informer: Informer[Any], keys: Sequence[str]) -> None:
-    """Read the objects one by one, several at once."""
-
-    async def read(key: str) -> None:
-        stored = await _read(informer.store, key)
-        if stored is not None:
-            await informer.fill((stored,))
-
-    await for_each(keys, read, workers=READS_MAX)
-
-
-async def _read(store: Store, key: str) -> Stored | None:
-    try:
-        return await store.get(key)
-    except NotFoundError:
-        return None  # the watch brings the deletion
-
-
-async def _list(informer: Informer[Any], keys: set[str]) -> None:
-    """List the store, and add the values of these objects in batches."""
-    batch: list[Stored] = []
-    async with informer.store.watch() as events:
-        async for event in events:
-            if isinstance(event, Applied) and event.stored.key in keys:
-                batch.append(event.stored)
-            if len(batch) >= FILLED_MAX or isinstance(event, Listed):
-                await informer.fill(batch)
-                batch = []
-            if isinstance(event, Listed):
-                return
-
-
-async def release_values(informer: Informer[Any]) -> None:
-    """Forget the values of objects that the cache does not keep any more."""
-    cache = informer.cache
-    await informer.release(chain(cache.read_keys(), tuple(cache.invalid)))
-
-
-async def deleted_keys(store: Store, wanted: Callable[[str], bool]) -> list[str]:
+async def deleted_keys(store: Store, wanted: Wanted) -> list[str]:
     """Return the *wanted* keys whose newest state is a deletion.
 
     A list that fails is repeated with backoff until it succeeds.
     """
     failures = 0
     while True:
+        keys: dict[str, None] = {}
         try:
-            return await _listed(store, wanted)
+            async with aclosing(_listing(store)) as events:
+                async for event in events:
+                    if isinstance(event, Deleted) and wanted(event.key):
+                        keys[event.key] = None
         except StoreError as error:
             failures += 1
             log.warning("cannot list deletions yet", kind=store.kind.name, error=error)
             await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
+        else:
+            return list(keys)
 
 
-async def _listed(store: Store, wanted: Callable[[str], bool]) -> list[str]:
-    keys: dict[str, None] = {}
+async def _listing(store: Store) -> AsyncGenerator[WatchEvent, None]:
+    """Yield the events of one list of the store."""
     async with store.watch() as events:
         async for event in events:
             if isinstance(event, Listed):
-                break
-            if isinstance(event, Deleted) and wanted(event.key):
-                keys[event.key] = None
-    return list(keys)
+                return
+            yield event

@@ -17,12 +17,12 @@ from natsctl.core.coordination.term import (
 from natsctl.core.counters import SyncCounters
 from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
 from natsctl.core.pauses import Pausing
-from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.plan.record import PlanRecord, current_plan
 from natsctl.core.quarantine import ClaimedKey
 from natsctl.core.readers import Primary
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.sync import Rest, failure_of, first_step, outlives, supervising
-from natsctl.core.table import Cache, Unread, is_read
+from natsctl.core.table import Table, Unread, is_read
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import (
     SYNCED,
@@ -395,7 +395,7 @@ class KeyQueue:
         """Return whether this process syncs the key now."""
         return self._loop.own.has(key)
 
-    def count(self, cache: Cache[Any]) -> int:
+    def count(self, cache: Table[Any]) -> int:
         """Return how many of the cached keys this process syncs now.
 
         If it keeps only the values of its keys, these are counted, because a test of a million keys

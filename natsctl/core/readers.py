@@ -89,7 +89,7 @@ class CacheReader(Generic[T]):
     def _decode(self, stored: Stored) -> T:
         cache = self.informer.cache
         if cache.partial and not is_read(stored):
-            cache.want_all()
+            cache.wants_all.set()
             raise UnreadError(self.kind.name, stored.key)
         return cache.decode(stored)
 

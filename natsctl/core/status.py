@@ -11,7 +11,6 @@ from natsctl.core.counters import Counts
 from natsctl.core.failing import LastingFailure
 from natsctl.core.host import Host
 from natsctl.core.informer import Informer
-from natsctl.core.recording.recordings import Recordings
 from natsctl.core.workqueue import QueueStats
 from natsctl.errors import StoreError
 from natsctl.model.recorder import CountsEvents
@@ -154,6 +153,7 @@ def measures_of(
     upkeep: UpkeepMeasures | None = None,
 ) -> Measures:
     """Return the measures of the controller in this host, whose queues have *workers* each."""
+    recordings = host.recorder
     return Measures(
         controller=host.name,
         synced=host.synced.is_set(),
@@ -167,7 +167,7 @@ def measures_of(
         paused_keys=host.pausing.count,
         health=health,
         paused=host.pausing.whole is not None,
-        recordings_bytes=_recordings_bytes(host),
+        recordings_bytes=0 if recordings is None else recordings.bytes_of(host.name),
         events=_events(host),
     )
 
@@ -178,11 +178,6 @@ def _events(host: Host) -> dict[tuple[str, str], int]:
         if isinstance(recorder, CountsEvents):
             counts |= recorder.counted()
     return counts
-
-
-def _recordings_bytes(host: Host) -> int:
-    recordings = host.recorder
-    return recordings.bytes_of(host.name) if isinstance(recordings, Recordings) else 0
 
 
 def _cache_measures(slot: str, informer: Informer[Any]) -> CacheMeasures:

@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 import msgspec
 
 from natsctl.core.coordination.term import leading
-from natsctl.core.planning.record import planning
+from natsctl.core.plan.record import planning
 from natsctl.core.tape import StoreStep, Tape
 from natsctl.errors import (
     DELAY_MAX_S,

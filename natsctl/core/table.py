@@ -26,6 +26,9 @@ from natsctl.split_dict import CurrentKeys, SplitDict
 T = TypeVar("T")
 IndexFunc = Callable[[T], Iterable[str]]
 
+DECODED_MAX = 1_000  # objects that nobody has read; all are forgotten when there are more
+DELETED_MAX = 100_000  # deletions that are noted until this process has its first keys
+
 
 class Index(Generic[T]):
     """The keys of objects by their values.
@@ -71,36 +74,31 @@ class Index(Generic[T]):
             raise InvalidObjectError(f"index {self._name} fails: {error!r}") from error
 
     def put(self, key: str, values: tuple[str, ...]) -> None:
-        """Replace the values of the object at *key*."""
+        """Replace the values of the object at *key*; it may have none."""
         before = self.values_at(key)
         if values == before:
             return
-        if before:
-            self.remove(key)
-        if len(values) == 1 and isinstance(values[0], str):
-            value = key if values[0] == key else values[0]  # one text, if both are equal
-            self._values[key], values = value, (value,)
-        elif values:
-            self._values[key] = values
-        for value in values:
-            keys = self._keys.get(value)
-            if keys is None:
-                self._keys[value] = key
-            elif isinstance(keys, set):
-                keys.add(key)
-            elif keys != key:
-                self._keys[value] = {keys, key}
-
-    def remove(self, key: str) -> None:
-        """Remove the values of the object at *key*."""
-        values = self.values_at(key)
-        self._values.pop(key)
-        for value in values:
+        for value in before:
             keys = self._keys[value]
             if isinstance(keys, set) and len(keys) > 1:
                 keys.discard(key)
             else:
                 self._keys.pop(value)
+        if len(values) == 1 and isinstance(values[0], str):
+            value = key if values[0] == key else values[0]  # one text, if both are equal
+            self._values[key], values = value, (value,)
+        elif values:
+            self._values[key] = values
+        else:
+            self._values.pop(key)
+        for value in values:
+            others = self._keys.get(value)
+            if others is None:
+                self._keys[value] = key
+            elif isinstance(others, set):
+                others.add(key)
+            elif others != key:
+                self._keys[value] = {others, key}
 
     def drain(self) -> Iterator[None]:
         """Remove the objects and values, one by one, of an index that nothing reads any more."""
@@ -115,147 +113,18 @@ PrimaryOf = Callable[[Stored], str | None]
 """Returns the primary that an object belongs to; None if every process keeps the value."""
 
 
-def itself(stored: Stored) -> str | None:
-    """Return the key of an object that is a primary."""
-    return stored.key
+class Keeping(msgspec.Struct, frozen=True):
+    """Decides which values a table keeps: those of the primaries that this process syncs.
 
-
-class Keeping:
-    """Decides which values a cache keeps.
-
-    `wants_all` is set when somebody reads a value that is not kept; then every value is kept.
-    `settled` is True if the value of every cached object that is kept now has been read.
-
-    Args:
+    Attributes:
         keeps: returns whether this process needs the objects of a primary.
-        primary_of: returns the primary of an object, from its value.
-        index: the index of the cached objects by their primary; empty for primaries.
-        derived: the indexes that have no values for an object that is not kept.
-        quiet: report no change of an object whose value is kept neither before nor after.
+        primary_of: returns the primary of an object, from its value; None for primaries.
+        index: the name of the index of the objects by their primary; empty for primaries.
     """
 
-    def __init__(
-        self,
-        keeps: Keeps,
-        primary_of: PrimaryOf = itself,
-        *,
-        index: str = "",
-        derived: Collection[str] = (),
-        quiet: bool = False,
-    ) -> None:
-        self.wants_all = asyncio.Event()
-        self.settled = False
-        self.quiet = quiet
-        self.index = index
-        self.indexes = frozenset({index, *derived})
-        self._keeps = keeps
-        self.primary_of = primary_of
-
-    def keeps(self, primary: str) -> bool:
-        """Return whether this process keeps the objects of the primary."""
-        return self._keeps(primary) or self.wants_all.is_set()
-
-    def other_primary(self, stored: Stored) -> str | None:
-        """Return the primary of an object whose value is not kept; None if the value is kept."""
-        primary = self.primary_of(stored)
-        return None if primary is None or self.keeps(primary) else primary
-
-
-_CHUNKS = 1 << 16  # few keys in each, so that a chunk is searched and copied as fast as a struct
-
-
-_KEY, _REVISION = b"\xff", b"\xfe"  # precede both in an entry; UTF-8 has neither byte
-
-
-class PackedKeys:
-    """The keys of objects, each with its revision.
-
-    A million keys take about 15 bytes each beside their texts; a table of structs takes 180. The
-    keys are divided by their hashes among byte strings, which Python searches fast.
-
-    Keys may be added and removed while the keys are iterated; every other key is returned once.
-
-    Args:
-        size: the number of byte strings.
-    """
-
-    def __init__(self, size: int = _CHUNKS) -> None:
-        self._size = size
-        self._chunks: list[bytes] = []  # none before the first key
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __contains__(self, key: str) -> bool:
-        return self._count > 0 and _name(key) in self._chunks[hash(key) % self._size]
-
-    def __iter__(self) -> Iterator[str]:
-        for chunk in filter(None, self._chunks):  # almost all are empty if there are few keys
-            for entry in chunk.split(_KEY)[1:]:
-                yield entry[: entry.index(_REVISION)].decode()
-
-    def get(self, key: str) -> int | None:
-        """Return the revision of the key, None if the key is not there."""
-        if not self._count:
-            return None
-        chunk = self._chunks[hash(key) % self._size]
-        begin, end = _revision(chunk, _name(key))
-        return int(chunk[begin:end]) if begin else None
-
-    def put(self, key: str, revision: int) -> None:
-        """Add the key, or replace its revision."""
-        if not self.replace(key, revision):
-            if not self._chunks:
-                self._chunks = [b""] * self._size
-            self._chunks[hash(key) % self._size] += b"%b%d" % (_name(key), revision)
-            self._count += 1
-
-    def replace(self, key: str, revision: int) -> bool:
-        """Replace the revision of the key, and return whether the key is there."""
-        if not self._count:
-            return False
-        number = hash(key) % self._size
-        chunk = self._chunks[number]
-        begin, end = _revision(chunk, _name(key))
-        if begin:
-            self._chunks[number] = b"%b%d%b" % (chunk[:begin], revision, chunk[end:])
-        return begin > 0
-
-    def remove(self, key: str) -> None:
-        """Remove the key, if it is there."""
-        if not self._count:
-            return
-        number, name = hash(key) % self._size, _name(key)
-        chunk = self._chunks[number]
-        begin, end = _revision(chunk, name)
-        if begin:
-            self._chunks[number] = chunk[: begin - len(name)] + chunk[end:]
-            self._count -= 1
-
-    def drain(self) -> None:
-        """Remove some of the keys, so few that other tasks wait for a short time only."""
-        while self._count:
-            if chunk := self._chunks.pop():
-                self._count -= chunk.count(_KEY)
-                break
-        if not self._count:
-            self._chunks = []  # the empty ones too
-
-
-def _name(key: str) -> bytes:
-    """Return the bytes that precede the revision of the key."""
-    return b"\xff%b\xfe" % key.encode()
-
-
-def _revision(chunk: bytes, name: bytes) -> tuple[int, int]:
-    """Return where the revision after *name* begins and ends; zeros if there is none."""
-    position = chunk.find(name)
-    if position < 0:
-        return 0, 0
-    begin = position + len(name)
-    end = chunk.find(_KEY, begin)
-    return begin, len(chunk) if end < 0 else end
+    keeps: Keeps
+    primary_of: PrimaryOf | None = None
+    index: str = ""
 
 
 class Invalid(msgspec.Struct, frozen=True):
@@ -277,344 +146,6 @@ class Unread(Stored, frozen=True, gc=False):
     """
 
 
-class State(Collection[str], Generic[T]):
-    """The last valid state of each object, its index values, and the objects that are invalid.
-
-    As a collection, it is a live view of the keys of the objects that have a last valid state, or
-    one that is not kept.
-
-    An object whose value is not kept is neither stored nor decoded: `unread` has its key and its
-    revision, and only the index by its primary contains it. `objects` has all others.
-
-    Args:
-        kind: the kind of the objects.
-        indexes: the indexes by name.
-        keeping: decides which values are kept; None keeps all.
-    """
-
-    def __init__(
-        self, kind: Kind[T], indexes: Mapping[str, Index[T]], keeping: Keeping | None = None
-    ) -> None:
-        self.kind = kind
-        self.keeping = keeping
-        self._primary_index = "" if keeping is None else keeping.index
-        self.objects = SplitDict[Stored]()
-        self.unread = PackedKeys()
-        self.invalid: dict[str, Invalid] = {}
-        self.rejected: dict[str, None] = {}  # of the invalid objects, those without a last state
-        self.indexes = indexes
-
-    def __len__(self) -> int:
-        return len(self.objects) + len(self.unread)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.objects or (isinstance(key, str) and key in self.unread)
-
-    def __iter__(self) -> Iterator[str]:
-        return chain(self.objects, self.unread)
-
-    def get(self, key: str) -> Stored | None:
-        """Return the last valid state of the object, as an `Unread` if its value is not kept."""
-        stored = self.objects.get(key)
-        if stored is None:
-            revision = self.unread.get(key)
-            return None if revision is None else Unread(key, revision, b"")
-        return stored
-
-    def empty(self) -> "State[T]":
-        """Return a state of the same kind and indexes, without objects."""
-        indexes = {name: index.empty() for name, index in self.indexes.items()}
-        return State(self.kind, indexes, self.keeping)
-
-    def has(self, stored: Stored) -> bool:
-        """Return whether the last valid state is this one, as far as its value is kept."""
-        known = self.get(stored.key)
-        if known is None or known.revision != stored.revision:
-            return False
-        if is_read(known):
-            return known.value == stored.value
-        primary = self.other_primary(stored)
-        return primary is not None and primary == self.primary_of(stored.key)
-
-    def put(self, stored: Stored) -> T | None:
-        """Store a valid object and return it, or None if its value is not kept.
-
-        Raises `InvalidObjectError` if the value is kept and does not decode.
-        """
-        if self.keeping is not None:
-            primary = self.other_primary(stored)
-            if primary is not None:
-                self.put_unread(stored, primary)
-                return None
-        obj = self.kind.decode(stored.value)
-        key = stored.key
-        if self.indexes:
-            indexed = [(index, index.values_of(obj)) for index in self.indexes.values()]
-            for index, values in indexed:
-                index.put(key, values)
-        if self.invalid:
-            self.forget_invalid(key)
-        self.objects[key] = stored
-        if self.keeping is not None:
-            self.unread.remove(key)
-        return obj
-
-    def shows(self, stored: Stored) -> bool:
-        """Return whether the present state is valid, and differs only in the stored version."""
-        if self.kind.version == 1 or stored.key in self.invalid:
-            return False
-        old = self.objects.get(stored.key)
-        return old is not None and self.kind.converted(old.value, stored.value)
-
-    def put_unread(self, stored: Stored, primary: str) -> None:
-        """Store the key, the revision and the primary of an object, without its value."""
-        key = stored.key
-        if self.invalid:
-            self.forget_invalid(key)
-        for name, index in self.indexes.items():
-            index.put(key, (primary,) if name == self._primary_index else ())
-        self.objects.pop(key)
-        self.unread.put(key, stored.revision)
-
-    def renew(self, stored: Stored) -> bool:
-        """Take over the revision of an object whose value is not kept, and will not be now.
-
-        Returns False, and does nothing, if that is not certain without asking *keeping*.
-        """
-        return self._stays_unread(stored) and self.unread.replace(stored.key, stored.revision)
-
-    def _stays_unread(self, stored: Stored) -> bool:
-        """Return whether an unread object stays so: no key has come to this process since."""
-        keeping = self.keeping
-        if keeping is None or not keeping.settled or stored.key in self.objects:
-            return False
-        primary = keeping.primary_of(stored)
-        return primary is not None and primary == self.primary_of(stored.key)
-
-    def other_primary(self, stored: Stored) -> str | None:
-        """Return the primary of an object whose value is not kept; None if the value is kept."""
-        keeping = self.keeping
-        if keeping is None:
-            return None
-        if self._stays_unread(stored) and stored.key in self.unread:
-            return self.primary_of(stored.key)
-        return keeping.other_primary(stored)
-
-    def primary_of(self, key: str) -> str | None:
-        """Return the primary that the cached object belongs to; None if that is not known."""
-        if not self._primary_index:
-            return key
-        return next(iter(self.indexes[self._primary_index].values_at(key)), None)
-
-    def of_primary(self, primary: str) -> Collection[str]:
-        """Return the keys of the cached objects that belong to the primary."""
-        if not self._primary_index:
-            return (primary,)
-        return self.indexes[self._primary_index].keys(primary)
-
-    def fill(self, stored: Stored) -> Invalid | bool:
-        """Add the value of an unread object of this revision, and return whether it was added.
-
-        Returns the invalid object if the value does not decode.
-        """
-        if self.unread.get(stored.key) != stored.revision:
-            return False
-        try:
-            return self.put(stored) is not None
-        except InvalidObjectError as error:
-            invalid = Invalid(stored, error)
-            self.reject(invalid)
-            return invalid
-
-    def reject(self, invalid: Invalid) -> None:
-        """Store an invalid object; its last valid state stays if it was read."""
-        key = invalid.stored.key
-        self.forget_invalid(key)
-        self.invalid[key] = invalid
-        if invalid.last is None:
-            self.rejected[key] = None
-            self.objects.pop(key)
-            self.unread.remove(key)
-            for index in self.indexes.values():
-                index.remove(key)
-
-    def copy(self, key: str, source: "State[T]") -> None:
-        """Store the last valid state that *source* has, if any, without decoding it."""
-        self.drop(key)
-        last_valid = source.get(key)
-        if last_valid is not None:
-            if is_read(last_valid):
-                self.objects[key] = last_valid
-            else:
-                self.unread.put(key, last_valid.revision)
-            for name, index in self.indexes.items():
-                index.put(key, source.indexes[name].values_at(key))
-
-    def drop(self, key: str) -> Stored | None:
-        """Remove the object, and return its last valid state."""
-        self.forget_invalid(key)
-        for index in self.indexes.values():
-            index.remove(key)
-        last = self.objects.pop(key)
-        if last is None and self.unread:
-            last = self.get(key)
-            self.unread.remove(key)
-        return last
-
-    def forget_invalid(self, key: str) -> None:
-        """Forget that the newest state of the object was invalid."""
-        self.invalid.pop(key, None)
-        self.rejected.pop(key, None)
-
-    def skip(self, event: IllegalKey) -> None:
-        """Store or remove a message whose name is not a legal key."""
-        if event.exists:
-            error = InvalidObjectError("its name is no legal key")
-            stored = Stored(event.key, event.revision, b"")
-            self.invalid[event.key] = Invalid(stored, error, illegal=True)
-        else:
-            self.invalid.pop(event.key, None)
-
-    def drain(self) -> Iterator[None]:
-        """Remove all objects, a few at a time, of a state that nothing reads any more."""
-        yield from self.objects.drain()
-        while self.unread:
-            self.unread.drain()
-            yield
-        for index in self.indexes.values():
-            yield from index.drain()
-
-
-class NextState(Generic[T]):
-    """The state of the store as a listing shows it, which takes effect when the listing ends.
-
-    Args:
-        before: the present state, which stays as it is until then.
-        incarnation: the incarnation of the store.
-
-    `deleted` has the delete markers of the listing.
-    """
-
-    def __init__(self, before: State[T], incarnation: str) -> None:
-        self.before = before
-        self.after = before.empty()
-        self.incarnation = incarnation
-        self._first = not len(before)  # all objects are new, so that no key is noted
-        self._changed = SplitDict[None]()  # keys with another valid state, not just converted
-        self.deleted: dict[str, Deleted] = {}
-
-    def put_all(self, states: Sequence[Stored]) -> None:
-        """Add objects of the listing."""
-        after, decode = self.after, self.before.kind.decoder
-        if not self._first or decode is None or after.keeping or after.indexes or self.deleted:
-            for stored in states:
-                self.put(stored)
-            return
-        valid: dict[str, Stored] = {}
-        for stored in states:  # as `put` does, without calls per object
-            try:
-                decode(stored.value)
-            except Exception:  # noqa: BLE001 - found again, and reported
-                valid.pop(stored.key, None)
-                self.put(stored)
-            else:
-                valid[stored.key] = stored
-        if after.invalid:
-            for key in valid:
-                after.forget_invalid(key)
-        after.objects.put_all(valid)
-
-    def put(self, stored: Stored) -> None:
-        """Add an object of the listing."""
-        key = stored.key
-        old = None if self._first else self.before.get(key)
-        if self.deleted:
-            self.deleted.pop(key, None)
-        if old is not None and self.before.has(stored):
-            self._keep_former_state(key)
-            return
-        try:
-            self.after.put(stored)
-            if not self._first and not self.before.shows(stored):
-                self._changed[key] = None
-        except InvalidObjectError as error:
-            self._keep_former_state(key)
-            self.after.reject(Invalid(stored, error, read_state(old)))
-
-    def remove(self, deleted: Deleted) -> None:
-        """Add a delete marker of the listing."""
-        self.after.drop(deleted.key)
-        self._changed.pop(deleted.key)
-        self.deleted[deleted.key] = deleted
-
-    def skip(self, event: IllegalKey) -> None:
-        """Add an illegal name of the listing."""
-        self.after.skip(event)
-
-    def _keep_former_state(self, key: str) -> None:
-        self.after.copy(key, self.before)
-        self._changed.pop(key)
-
-    def rejected(self) -> Iterator[Invalid | None]:
-        """Return the invalid objects of the listing that were not known, None for others."""
-        for key, invalid in self.after.invalid.items():
-            known = self.before.invalid.get(key)
-            is_known = known is not None and (invalid.illegal or same(known.stored, invalid.stored))
-            yield None if is_known else invalid
-
-    def changes(self, *, since: int) -> Iterator[Change[T] | None]:
-        """Return what the listing has changed, and empty the state before.
-
-        Objects that it does not contain were deleted. A delete marker of an unknown object is a
-        change if it is newer than the revision *since*. None is a step without a change.
-        """
-        is_quiet = self.after.keeping is not None and self.after.keeping.quiet
-        applied = self._first_changes if self._first else self._changes_of_known
-        return chain(applied(is_quiet=is_quiet), self._deletions(since), self.before.drain())
-
-    def _first_changes(self, *, is_quiet: bool) -> Iterator[Change[T]]:
-        """Return the changes of a listing if no object was known before."""
-        kind, after = self.before.kind, self.after
-        unread = () if is_quiet else filter(None, map(after.get, after.unread))
-        for part in after.objects.parts:
-            for new in tuple(part.values()):
-                yield Change(kind, new.key, None, new, True)
-        for new in unread:
-            yield Change(kind, new.key, None, new, initial=True)
-
-    def _changes_of_known(self, *, is_quiet: bool) -> Iterator[Change[T] | None]:
-        kind, before, after = self.before.kind, self.before, self.after
-        for key in self._changed:
-            old, new = before.get(key), after.get(key)
-            if new is None or (is_quiet and read_state(new) is read_state(old) is None):
-                yield None
-            else:
-                yield Change(kind, key, old, new, initial=True)
-
-    def _deletions(self, since: int) -> Iterator[Change[T] | None]:
-        kind = self.before.kind
-        for vanished in self._vanished_keys():
-            yield None if vanished is None else self._deletion(vanished)
-        for key, deleted in self.deleted.items():
-            is_news = deleted.revision > since
-            purged = deleted.purged
-            yield Change(kind, key, None, None, initial=True, purged=purged) if is_news else None
-
-    def _deletion(self, key: str) -> Change[T]:
-        marker = self.deleted.pop(key, None)
-        purged = marker is not None and marker.purged
-        return Change(self.before.kind, key, self.before.get(key), None, purged=purged)
-
-    def _vanished_keys(self) -> Iterator[str | None]:
-        """Return the keys of the objects that the listing does not contain, None for others."""
-        after, invalid = self.after, self.after.invalid
-        for key in self.before:
-            yield None if key in after or key in invalid else key
-        for key, rejected in self.before.invalid.items():
-            has_vanished = not (key in after or key in invalid or key in self.before)
-            yield key if has_vanished and not rejected.illegal else None
-
-
 def is_read(stored: Stored) -> bool:
     """Return whether the value of the object is kept."""
     return type(stored) is not Unread
@@ -625,26 +156,104 @@ def read_state(stored: Stored | None) -> Stored | None:
     return None if type(stored) is Unread else stored
 
 
+class _State(Collection[str], Generic[T]):
+    """The objects of one listing, with what has changed since.
+
+    Each object is in *valid*, with its last valid state; in *unread*, with its revision, if its
+    value isn't kept; or in *lost*. As a collection, it is a live view of the keys of the first two.
+    """
+
+    def __init__(self, indexes: Mapping[str, Index[T]]) -> None:
+        self.valid = SplitDict[Stored]()
+        self.unread = SplitDict[int]()
+        self.invalid: dict[str, Invalid] = {}
+        self.lost: dict[str, None] = {}  # the invalid ones without a last valid state
+        self.indexes = indexes
+
+    def __len__(self) -> int:
+        return len(self.valid) + len(self.unread)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.valid or key in self.unread
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self.valid, self.unread)
+
+    def get(self, key: str) -> Stored | None:
+        """Return the last valid state of the object, as an `Unread` if its value isn't kept."""
+        stored = self.valid.get(key)
+        if stored is None and self.unread:
+            revision = self.unread.get(key)
+            return None if revision is None else Unread(key, revision, b"")
+        return stored
+
+    def newest(self, key: str) -> Stored | None:
+        """Return the newest state of the object, valid or not."""
+        invalid = self.invalid.get(key)
+        return self.get(key) if invalid is None else invalid.stored
+
+    def put(self, stored: Stored, values: Iterable[tuple[Index[T], tuple[str, ...]]]) -> None:
+        """Store a valid object with its values in each index."""
+        key = stored.key
+        for index, of_index in values:
+            index.put(key, of_index)
+        if self.invalid:
+            self.forget_invalid(key)
+        if self.unread:
+            self.unread.pop(key)
+        self.valid[key] = stored
+
+    def put_unread(self, stored: Stored, primary: str) -> None:
+        """Store an object without its value; the only index is the one by primary."""
+        key = stored.key
+        self.forget_invalid(key)
+        for index in self.indexes.values():
+            index.put(key, (primary,))
+        self.valid.pop(key)
+        self.unread[key] = stored.revision
+
+    def reject(self, invalid: Invalid) -> None:
+        """Store an invalid object; its last valid state stays if it was read."""
+        key = invalid.stored.key
+        self.forget_invalid(key)
+        if invalid.last is None and not invalid.illegal:
+            self.remove(key)
+            self.lost[key] = None
+        self.invalid[key] = invalid
+
+    def remove(self, key: str) -> None:
+        """Remove the object."""
+        self.forget_invalid(key)
+        for index in self.indexes.values():
+            index.put(key, ())
+        self.valid.pop(key)
+        if self.unread:
+            self.unread.pop(key)
+
+    def forget_invalid(self, key: str) -> None:
+        """Forget that the newest state of the object was invalid."""
+        self.invalid.pop(key, None)
+        self.lost.pop(key, None)
+
+    def shows(self, stored: Stored) -> bool:
+        """Return whether the last valid state is this one."""
+        known = self.valid.get(stored.key)
+        return known is not None and same(known, stored)
+
+    def drain(self) -> Iterator[None]:
+        """Remove all objects, one by one, of a state that nothing reads any more."""
+        yield from self.valid.drain()
+        yield from self.unread.drain()
+        for index in self.indexes.values():
+            yield from index.drain()
+
+
 def same(first: Stored, second: Stored) -> bool:
     """Return whether both are the same revision of the same value."""
     return first.revision == second.revision and first.value == second.value
 
 
-KEPT_MAX = 1_000  # objects; all of them are forgotten when there are more
-
-
-DELETED_MAX = 100_000  # deletions that are noted until this process has its first keys
-
-
-def _ignore(_invalid: Invalid) -> None:
-    """Ignore invalid objects."""
-
-
-def _do_nothing() -> None:
-    """Do nothing."""
-
-
-class Cache(Generic[T]):
+class Table(Generic[T]):
     """The objects of one store, updated by watch events.
 
     *Guarantees.* A listing takes effect at its end, all of it at once; until then, reads return the
@@ -653,8 +262,8 @@ class Cache(Generic[T]):
     version of its type, and is otherwise the same, is not a change. An event takes little time, no
     matter how many objects there are: the next state is built while the listing arrives.
 
-    Of an object whose value *keeping* does not keep, the cache has only the key, the revision and
-    the primary, as an `Unread`, and does not decode it. A cache with other indexes than those of
+    Of an object whose value *keeping* does not keep, the table has only the key, the revision and
+    the primary, as an `Unread`, and does not decode it. A table with other indexes than that of
     *keeping* keeps every value. With *notes_deleted*, `take_deleted` returns the deleted keys.
     """
 
@@ -662,7 +271,7 @@ class Cache(Generic[T]):
         self,
         kind: Kind[T],
         indexes: Mapping[str, IndexFunc[T]] | None = None,
-        on_invalid: Callable[[Invalid], None] = _ignore,
+        on_invalid: Callable[[Invalid], None] | None = None,
         *,
         keeping: Keeping | None = None,
         notes_deleted: bool = False,
@@ -673,26 +282,38 @@ class Cache(Generic[T]):
         self.revision = 0  # the state includes every write up to this one
         self.since = 0  # the revision of the first listing in this incarnation
         by_name = {name: Index(name, func) for name, func in (indexes or {}).items()}
-        if keeping is not None and not keeping.indexes.issuperset(by_name):
+        if keeping is not None and not {keeping.index}.issuperset(by_name):
             keeping = None
         self._keeping = keeping
-        self._is_quiet = keeping is not None and keeping.quiet
         self.partial = keeping is not None  # whether values can be missing
-        self.wants_all = asyncio.Event() if keeping is None else keeping.wants_all
-        self._take_over(State(kind, by_name, keeping))
-        self.shown = _ShownKeys(self._state)
-        self._listing: NextState[T] | None = None
-        self._deleted: dict[str, Deleted] | None = {} if notes_deleted else None
+        self.wants_all = asyncio.Event()
+        """Set when somebody reads a value that is not kept; then every value is kept."""
+        self._take_over(_State(by_name))
+        self.shown: Collection[str] = _Shown(self)
+        """The keys that exist by the events so far, valid or not, also during a listing."""
+        self._listing: _State[T] | None = None
+        self._listed_incarnation = ""
+        self._markers: dict[str, Deleted] = {}  # of the listing
+        self._deleted: dict[str, None] | None = {} if notes_deleted else None
         self.decoded: dict[str, tuple[Stored, T]] = {}
         """Objects that validation has decoded and nobody has read, each with its state.
 
-        Each is handed out once, because its reader may change it. At `KEPT_MAX` all are forgotten.
+        Each is handed out once, because its reader may change it. At `DECODED_MAX` all are
+        forgotten.
         """
         self._on_invalid = on_invalid
-        self.before_fewer: Callable[[], None] = _do_nothing
+        self.before_fewer: Callable[[], None] | None = None
         """Called before an event may lower the number of objects."""
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._key_waiters: dict[str, list[asyncio.Future[None]]] = {}
+
+    def _take_over(self, state: _State[T]) -> None:
+        self._state = state
+        self.get: Callable[[str], Stored | None] = state.get if self.partial else state.valid.get
+        """Returns the last valid state of an object, None if it has none."""
+        self.invalid: Mapping[str, Invalid] = state.invalid
+        """The objects whose newest state is invalid, by key; a view until the next listing."""
+
+    # ---- look up
 
     def __len__(self) -> int:
         return len(self._state)
@@ -703,93 +324,12 @@ class Cache(Generic[T]):
 
     def decode(self, stored: Stored) -> T:
         """Return the object in a state of this kind as a value that nothing else holds."""
-        kept = self.decoded.pop(stored.key, None)
-        return kept[1] if kept and kept[0] is stored else self.kind.decode(stored.value)
-
-    def _take_over(self, state: State[T]) -> None:
-        self._state = state
-        self.get: Callable[[str], Stored | None] = state.get if self.partial else state.objects.get
-        """Returns the last valid state of an object, None if it has none."""
-        self.invalid: Mapping[str, Invalid] = state.invalid
-        """The objects whose newest state is invalid, by key; a view until the next listing."""
-
-    def unread(self, wanted: Keeps) -> Iterator[str | None]:
-        """Return the objects of the *wanted* primaries whose values are missing, also in a listing.
-
-        Yields their keys, and None for each other such object. Other tasks may run in between.
-        """
-        states = [self._state] if self._listing is None else [self._state, self._listing.after]
-        for state in states:
-            for key in state.unread:
-                primary = state.primary_of(key)
-                yield key if primary is not None and wanted(primary) else None
-
-    def fill(self, stored: Stored) -> Change[T] | None:
-        """Add the value of an object that was read from the store, if its revision is cached.
-
-        Returns the change from no object to this one if the value was added. Call this and
-        `release` only while no changes of an event are left to take.
-        """
-        self.before_fewer()  # the value may be invalid
-        if self._listing is not None:
-            self._listing.after.fill(stored)
-        match self._state.fill(stored):
-            case Invalid() as invalid:
-                self._on_invalid(invalid)
-            case True:
-                return Change(self.kind, stored.key, None, stored, initial=True)
-            case False:
-                pass
-        return None
-
-    def release(self, key: str) -> None:
-        """Forget the value of the object, unless it is kept."""
-        newest, invalid, state = self.newest(key), self._state.invalid.get(key), self._state
-        is_illegal = invalid is not None and invalid.illegal
-        if self._keeping is None or newest is None or is_illegal or not is_read(newest):
-            return
-        primary = state.primary_of(key)
-        if primary is not None and self._keeping.keeps(primary):
-            return
-        primary = self._keeping.other_primary(newest)
-        if primary is not None:
-            state.put_unread(newest, primary)
-
-    @property
-    def divided(self) -> bool:
-        """True if this process keeps the values of its assigned keys and no others."""
-        return self.partial and not self.wants_all.is_set()
-
-    def settle_kept(self, *, settled: bool) -> None:
-        """Note whether the value of every cached object that is kept has been read."""
-        if self._keeping is not None:
-            self._keeping.settled = settled
-
-    def want_all(self) -> None:
-        """Keep every value from now on, because somebody reads objects of other processes."""
-        self.settle_kept(settled=False)
-        self.wants_all.set()
-
-    def take_deleted(self) -> Collection[str] | None:
-        """Return the keys whose deletions were seen since the start, and note no later ones.
-
-        A key may exist again. Returns None if the deletions are not known.
-        """
-        deleted, self._deleted = self._deleted, None
-        return None if deleted is None else deleted.keys()
-
-    def belongs_to(self, primary: str, key: str) -> bool:
-        """Return whether the object belongs to the primary, as far as values are not kept."""
-        return self._state.primary_of(key) == primary
-
-    def of_primary(self, primary: str) -> Collection[str]:
-        """Return the keys of the cached objects that belong to the primary."""
-        return self._state.of_primary(primary)
+        decoded = self.decoded.pop(stored.key, None)
+        return decoded[1] if decoded and decoded[0] is stored else self.kind.decode(stored.value)
 
     def newest(self, key: str) -> Stored | None:
         """Return the newest state of the object, valid or not, None if it does not exist."""
-        invalid = self._state.invalid.get(key)
-        return self.get(key) if invalid is None else invalid.stored
+        return self._state.newest(key)
 
     def keys(self) -> Collection[str]:
         """Return the keys of all objects that have a valid state; a live view.
@@ -800,7 +340,7 @@ class Cache(Generic[T]):
 
     def read_keys(self) -> CurrentKeys:
         """Return those of `keys` whose values are kept; a live view, also after a listing."""
-        return CurrentKeys(lambda: self._state.objects)
+        return CurrentKeys(lambda: self._state.valid)
 
     def by_index(self, index: str, value: str) -> list[Stored]:
         """Return the objects with *value* in the named index, sorted by key."""
@@ -808,11 +348,11 @@ class Cache(Generic[T]):
         return [stored for stored in indexed if stored is not None]
 
     def index_of(self, index: str, obj: T) -> Collection[str]:
-        """Return the values of *obj* in the named index; *obj* need not be cached."""
+        """Return the values of *obj* in the named index; *obj* need not be in the table."""
         return self._state.indexes[index].values_of(obj)
 
     def index_values(self, index: str) -> CurrentKeys:
-        """Return all values of the named index; a live view, as `keys` is."""
+        """Return all values of the named index; a live view, as `read_keys` is."""
         return CurrentKeys(lambda: self._state.indexes[index].values())  # noqa: PLW0108 - a listing replaces the state
 
     def indexed(self, index: str) -> int:
@@ -827,6 +367,87 @@ class Cache(Generic[T]):
         for key in chain(self.keys(), tuple(self._state.invalid)):
             yield None if key in self._state.indexes[index] else key
 
+    # ---- values that this process doesn't keep
+
+    @property
+    def divided(self) -> bool:
+        """True if this process keeps the values of its assigned keys and no others."""
+        return self.partial and not self.wants_all.is_set()
+
+    def primary_of(self, key: str) -> str | None:
+        """Return the primary that the object belongs to; None if that is not known."""
+        return self._primary_in(self._state, key)
+
+    def _primary_in(self, state: _State[T], key: str) -> str | None:
+        if self._keeping is None or not self._keeping.index:
+            return key
+        return next(iter(state.indexes[self._keeping.index].values_at(key)), None)
+
+    def of_primary(self, primary: str) -> Collection[str]:
+        """Return the keys of the objects that belong to the primary."""
+        if self._keeping is None or not self._keeping.index:
+            return (primary,)
+        return self._state.indexes[self._keeping.index].keys(primary)
+
+    def _other_primary(self, stored: Stored) -> str | None:
+        """Return the primary of an object whose value isn't kept; None if the value is kept."""
+        keeping = self._keeping
+        if keeping is None or self.wants_all.is_set():
+            return None
+        primary = stored.key if keeping.primary_of is None else keeping.primary_of(stored)
+        return None if primary is None or keeping.keeps(primary) else primary
+
+    def missing(self, wanted: Keeps) -> Iterator[str | None]:
+        """Return the objects of the *wanted* primaries whose values are missing, also in a listing.
+
+        Yields their keys, and None for each other such object. Other tasks may run in between.
+        """
+        for state in filter(None, (self._state, self._listing)):
+            for key in state.unread:
+                primary = self._primary_in(state, key)
+                yield key if primary is not None and wanted(primary) else None
+
+    def fill(self, stored: Stored) -> Change[T] | None:
+        """Add the value of an object that was read from the store, if its revision is known here.
+
+        Returns the change from no object to this one if the value was added. Call this and
+        `release` only while no changes of an event are left to take.
+        """
+        self._warn_of_fewer()  # the value may be invalid
+        filled = None
+        for state in (self._state, self._listing):
+            if state is None or state.unread.get(stored.key) != stored.revision:
+                continue
+            try:
+                added = self._store(state, stored) is not None
+            except InvalidObjectError as error:
+                state.reject(Invalid(stored, error))
+                if state is self._state:
+                    self._report(state.invalid[stored.key])
+            else:
+                if added and state is self._state:
+                    filled = Change(self.kind, stored.key, None, stored, initial=True)
+        return filled
+
+    def release(self, key: str) -> None:
+        """Forget the value of the object, unless it is kept."""
+        invalid, newest = self._state.invalid.get(key), self._state.newest(key)
+        if newest is None or not is_read(newest) or (invalid is not None and invalid.illegal):
+            return
+        primary = self._other_primary(newest)
+        if primary is not None:
+            self._state.put_unread(newest, primary)
+
+    def take_deleted(self) -> Collection[str] | None:
+        """Return the keys whose deletions were seen since the start, and note no later ones.
+
+        A key may exist again. Returns None if the deletions are not known.
+        """
+        deleted, self._deleted = self._deleted, None
+        return deleted
+
+    # ---- replace
+
     def apply(self, event: WatchEvent) -> Iterable[Change[T] | None]:
         """Apply one event, and return the changes that it makes.
 
@@ -834,25 +455,21 @@ class Cache(Generic[T]):
         as the caller takes them, so that other tasks can run in between; None is a step without a
         change. Take all changes before the next event.
         """
-        listing = self._listing
         match event:
             case Applied():
                 return self.put((event.stored,))
             case Batch():
                 return self.put(event.states)
             case Deleted():
-                if listing is None:
-                    return self._remove(event)
-                listing.remove(event)
+                return self._remove(event)
             case IllegalKey():
-                if listing is None:
-                    self._reject_illegal(event)
-                else:
-                    listing.skip(event)
+                self._note_illegal(event)
             case Listing():
-                self._listing = NextState(self._state, event.incarnation)
-                self.shown.state = self._listing.after
-                return () if listing is None else listing.after.drain()
+                dropped, self._markers = self._listing, {}
+                indexes = self._state.indexes.items()
+                self._listing = _State({name: index.empty() for name, index in indexes})
+                self._listed_incarnation = event.incarnation
+                return () if dropped is None else dropped.drain()
             case Listed():
                 return self._end_listing(event.revision)
         return ()
@@ -862,22 +479,21 @@ class Cache(Generic[T]):
     ) -> list[Change[T]]:
         """Apply states of objects, as `apply` does; return the changes, none during a listing."""
         changes: list[Change[T]] = []
-        state, listing = self._state, self._listing
-        if listing is not None:
-            listing.put_all(states)
+        state, kind, decode = self._state, self.kind, self.kind.decoder
+        if self._listing is not None:
+            self._list(self._listing, states)
             return changes
-        kind, decode = self.kind, self.kind.decoder
-        if decode is None or state.keeping is not None or state.indexes or self._key_waiters:
+        if decode is None or self.partial or state.indexes:
             for stored in states:
                 change = self._fold(stored)
                 if change is not None:
                     changes.append(change)
             self._reach(states[-1].revision)
             return changes
-        objects, invalid, kept = state.objects, state.invalid, self.decoded
-        if len(kept) + len(states) > KEPT_MAX:
-            kept.clear()
-        parts = objects.parts
+        valid, invalid, decoded = state.valid, state.invalid, self.decoded
+        if len(decoded) + len(states) > DECODED_MAX:
+            decoded.clear()
+        parts = valid.parts
         for stored in states:  # as `_fold` does, without a call per state
             key = stored.key
             part = parts[hash(key) % len(parts)]
@@ -892,37 +508,154 @@ class Cache(Generic[T]):
                     changes.append(change)
             else:
                 if old is None:
-                    objects[key] = stored
-                    parts = objects.parts
+                    valid[key] = stored
+                    parts = valid.parts
                 else:
                     part[key] = stored
-                kept[key] = stored, obj
+                decoded[key] = stored, obj
                 changes.append(Change(kind, key, old, stored))
         if self._waiters:
             self._reach(states[-1].revision)
-        elif states[-1].revision > self.revision:
-            self.revision = states[-1].revision
+        else:
+            self.revision = max(self.revision, states[-1].revision)
         return changes
 
-    async def passed(self, revision: int) -> None:
-        """Wait until the state includes every write up to *revision*."""
-        if self.revision < revision:
-            future = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiters, (revision, id(future), future))
-            await future
+    def _fold(self, stored: Stored) -> Change[T] | None:
+        """Apply one state of an object."""
+        key, state = stored.key, self._state
+        old = self.get(key)
+        if state.shows(stored):
+            state.forget_invalid(key)
+            return None  # the watch repeats a state
+        is_converted = self._is_converted(state, stored)
+        try:
+            obj = self._store(state, stored)
+        except InvalidObjectError as error:
+            self._reject(Invalid(stored, error, read_state(old)))
+            return None
+        # the function of an index is a user's, and may hold the object
+        if obj is not None and not state.indexes:
+            if len(self.decoded) >= DECODED_MAX:
+                self.decoded.clear()
+            self.decoded[key] = stored, obj
+        is_others = obj is None and old is not None and not is_read(old)
+        if is_converted or is_others:
+            return None
+        return Change(self.kind, key, old, stored if obj is not None else self.get(key))
 
-    async def left_behind(self, key: str, revision: int) -> None:
-        """Wait until the object has a newer state than *revision*, or does not exist."""
-        await self.passed(revision)
-        while self.shows(key, revision):
-            future = asyncio.get_running_loop().create_future()
-            self._key_waiters.setdefault(key, []).append(future)
-            await future
+    def _store(self, state: _State[T], stored: Stored) -> T | None:
+        """Store an object and return it, or None if its value is not kept.
 
-    def shows(self, key: str, revision: int) -> bool:
-        """Return whether the cached state of the object is of *revision* or older."""
-        newest = self.newest(key)
-        return newest is not None and newest.revision <= revision
+        Raises `InvalidObjectError` if the value is kept and does not decode.
+        """
+        if self.partial:
+            primary = self._other_primary(stored)
+            if primary is not None:
+                state.put_unread(stored, primary)
+                return None
+        obj = self.kind.decode(stored.value)
+        state.put(stored, [(index, index.values_of(obj)) for index in state.indexes.values()])
+        return obj
+
+    def _is_converted(self, before: _State[T], stored: Stored) -> bool:
+        """Return whether the state before was valid, and differs only in the stored version."""
+        if self.kind.version == 1 or stored.key in before.invalid:
+            return False
+        old = before.valid.get(stored.key)
+        return old is not None and self.kind.converted(old.value, stored.value)
+
+    def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
+        key = deleted.key
+        if self._listing is not None:
+            self._listing.remove(key)
+            self._markers[key] = deleted
+            return ()
+        self._warn_of_fewer()
+        old = self._state.get(key)
+        self._state.remove(key)
+        if self._deleted is not None:
+            self._deleted[key] = None
+            if len(self._deleted) > DELETED_MAX:
+                self._deleted = None
+        self._reach(deleted.revision)
+        return (Change(self.kind, key, old, None, purged=deleted.purged),)
+
+    def _reject(self, invalid: Invalid) -> None:
+        previous = self._state.invalid.get(invalid.stored.key)
+        self._warn_of_fewer()
+        self._state.reject(invalid)
+        if previous is None or not same(previous.stored, invalid.stored):
+            self._report(invalid)
+
+    def _note_illegal(self, event: IllegalKey) -> None:
+        """Note a message whose name is not a legal key, and report it the first time."""
+        state = self._state if self._listing is None else self._listing
+        known = event.key in state.invalid
+        if event.exists:
+            error = InvalidObjectError("its name is not a legal key")
+            stored = Stored(event.key, event.revision, b"")
+            state.reject(Invalid(stored, error, illegal=True))
+        else:
+            state.forget_invalid(event.key)
+        if self._listing is None:
+            if event.exists and not known:
+                self._report(state.invalid[event.key])
+            self._reach(event.revision)
+
+    def _report(self, invalid: Invalid) -> None:
+        if self._on_invalid is not None:
+            self._on_invalid(invalid)
+
+    def _warn_of_fewer(self) -> None:
+        if self.before_fewer is not None:
+            self.before_fewer()
+
+    # ---- listing
+
+    def _list(self, listing: _State[T], states: Sequence[Stored]) -> None:
+        """Add objects to a listing."""
+        before, decode = self._state, self.kind.decoder
+        plain = decode is not None and not (self.partial or before or before.indexes)
+        valid: dict[str, Stored] = {}
+        for stored in states:
+            key = stored.key
+            try:
+                if decode is not None and plain:
+                    decode(stored.value)
+                    valid[key] = stored
+                    continue
+            except Exception:  # noqa: BLE001 - found again, and noted
+                valid.pop(key, None)
+            self._add(listing, stored)
+        if plain:
+            if listing.invalid:
+                for key in valid:
+                    listing.forget_invalid(key)
+            listing.valid.put_all(valid)
+        if self._markers:
+            for stored in states:
+                self._markers.pop(stored.key, None)
+
+    def _add(self, listing: _State[T], stored: Stored) -> None:
+        """Add one object to a listing; one that is known isn't decoded again."""
+        key, before = stored.key, self._state
+        if not before.shows(stored):
+            try:
+                self._store(listing, stored)
+            except InvalidObjectError as error:
+                self._keep_former(listing, key)
+                listing.reject(Invalid(stored, error, before.valid.get(key)))
+        else:
+            self._keep_former(listing, key)
+
+    def _keep_former(self, listing: _State[T], key: str) -> None:
+        """Take over the last valid state of an object, if it has one."""
+        listing.remove(key)
+        former = self._state.valid.get(key)
+        if former is not None:
+            indexes = self._state.indexes
+            values = [(listing.indexes[name], indexes[name].values_at(key)) for name in indexes]
+            listing.put(former, values)
 
     def _end_listing(self, revision: int) -> Iterable[Change[T] | None]:
         """Take over the state that the listing shows."""
@@ -930,118 +663,105 @@ class Cache(Generic[T]):
         if listing is None:  # the watch continues where the one before ended
             self._reach(revision)
             return ()
-        self.before_fewer()
-        if listing.incarnation != self.incarnation:
+        self._warn_of_fewer()
+        if self._listed_incarnation != self.incarnation:
             self.revision, self.since = 0, revision
-        since = self.revision
-        if self._deleted is not None:
-            self._note_listing(listing.deleted)
-        self._take_over(listing.after)
-        self.incarnation = listing.incarnation
+        since, before = self.revision, self._state
+        markers, self._markers = self._markers, {}
+        if self._deleted is not None:  # a later listing takes away the markers of known objects
+            first = len(markers) <= DELETED_MAX and not self.synced.is_set()
+            self._deleted = dict.fromkeys(markers) if first else None
+        self._take_over(listing)
+        self.incarnation = self._listed_incarnation
         self._reach(revision)
-        for key in list(self._key_waiters):
-            self._wake_key_waiters(key)
         self.synced.set()
-        return chain(self._report_rejected(listing), listing.changes(since=since))
+        return self._listed_changes(before, listing, markers, since)
 
-    def _report_rejected(self, listing: NextState[T]) -> Iterator[None]:
-        for invalid in listing.rejected():
-            if invalid is not None:
-                self._on_invalid(invalid)
+    def _listed_changes(
+        self, before: _State[T], after: _State[T], markers: dict[str, Deleted], since: int
+    ) -> Iterator[Change[T] | None]:
+        """Return what a listing has changed, report what it made invalid, and empty *before*.
+
+        Objects that it does not contain were deleted. A delete marker of an unknown object is a
+        change if it is newer than the revision *since*. None is a step without a change.
+        """
+        kind, any_before = self.kind, bool(before)
+        for key, invalid in after.invalid.items():
+            known = before.invalid.get(key)
+            if known is None or not (invalid.illegal or same(known.stored, invalid.stored)):
+                self._report(invalid)
             yield None
+        for part in after.valid.parts:
+            for new in tuple(part.values()):
+                old = before.get(new.key) if any_before else None
+                unchanged = old is new or (old is not None and self._is_converted(before, new))
+                yield None if unchanged else Change(kind, new.key, old, new, True)
+        for key in chain(before, tuple(before.lost)):
+            left = after.get(key)
+            if left is None and key not in after.lost:
+                marker = markers.pop(key, None)
+                purged = marker is not None and marker.purged
+                yield Change(kind, key, before.get(key), None, purged=purged)
+            elif left is not None and not is_read(left) and key in before.valid:
+                yield Change(kind, key, before.get(key), left, initial=True)
+            else:
+                yield None
+        for key, deleted in markers.items():
+            is_news = deleted.revision > since
+            purged = deleted.purged
+            yield Change(kind, key, None, None, initial=True, purged=purged) if is_news else None
+        yield from before.drain()
 
-    def _fold(self, stored: Stored) -> Change[T] | None:
-        key, state = stored.key, self._state
-        if self._is_quiet and not self._key_waiters and state.renew(stored):
-            return None
-        old = self.get(key)
-        if old is not None and old.revision == stored.revision and state.has(stored):
-            state.invalid.pop(key, None)
-            return None  # the watch repeats a cached state
-        is_converted = self.kind.version > 1 and state.shows(stored)
-        try:
-            obj = state.put(stored)
-        except InvalidObjectError as error:
-            self._reject(Invalid(stored, error, read_state(old)))
-            return None
-        # the function of an index is a user's, and may hold the object
-        if obj is not None and not state.indexes:
-            if len(self.decoded) >= KEPT_MAX:
-                self.decoded.clear()
-            self.decoded[key] = stored, obj
-        if self._key_waiters:
-            self._wake_key_waiters(key)
-        change = Change(self.kind, key, old, self.get(key) if obj is None else stored)
-        is_other = obj is None and old is not None and not is_read(old)
-        return None if is_converted or (is_other and self._is_quiet) else change
+    # ---- waiting
 
-    def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
-        key = deleted.key
-        self.before_fewer()
-        old = self._state.drop(key)
-        if self._deleted is not None:
-            self._note_deleted(self._deleted, deleted)
-        self._wake_key_waiters(key)
-        self._reach(deleted.revision)
-        return (Change(self.kind, key, old, None, purged=deleted.purged),)
+    async def passed(self, revision: int) -> None:
+        """Wait until the state includes every write up to *revision*."""
+        if self.revision < revision:
+            await self._reached(revision)
 
-    def _note_listing(self, deleted: dict[str, Deleted]) -> None:
-        """Note the markers of the first listing; a later one takes those of known objects away."""
-        known = len(deleted) <= DELETED_MAX and not self.synced.is_set()
-        self._deleted = deleted if known else None
+    async def left_behind(self, key: str, revision: int) -> None:
+        """Wait until the object has a newer state than *revision*, or does not exist."""
+        await self.passed(revision)
+        while self.shows(key, revision):
+            await self._reached(0)  # the next event
 
-    def _note_deleted(self, noted: dict[str, Deleted], deleted: Deleted) -> None:
-        noted[deleted.key] = deleted
-        if len(noted) > DELETED_MAX:
-            self._deleted = None
+    async def _reached(self, revision: int) -> None:
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, (revision, id(future), future))
+        await future
 
-    def _reject(self, invalid: Invalid) -> None:
-        previous = self._state.invalid.get(invalid.stored.key)
-        self.before_fewer()
-        self._state.reject(invalid)
-        self._wake_key_waiters(invalid.stored.key)
-        if previous is None or not same(previous.stored, invalid.stored):
-            self._on_invalid(invalid)
-
-    def _reject_illegal(self, event: IllegalKey) -> None:
-        """Record a message whose name is not a legal key, and report it the first time."""
-        reported = event.key in self._state.invalid
-        self._state.skip(event)
-        if event.exists and not reported:
-            self._on_invalid(self._state.invalid[event.key])
-        self._reach(event.revision)
+    def shows(self, key: str, revision: int) -> bool:
+        """Return whether the state of the object is of *revision* or older."""
+        newest = self.newest(key)
+        return newest is not None and newest.revision <= revision
 
     def _reach(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
         while self._waiters and self._waiters[0][0] <= self.revision:
-            _, _, future = heapq.heappop(self._waiters)
-            _resolve(future)
-
-    def _wake_key_waiters(self, key: str) -> None:
-        for future in self._key_waiters.pop(key, ()):
-            _resolve(future)
+            future = heapq.heappop(self._waiters)[2]
+            if not future.done():
+                future.set_result(None)
 
 
-class _ShownKeys(Collection[str]):
-    """The keys of the objects that exist by the events so far, valid or not; a live view.
+class _Shown(Collection[str]):
+    """The keys of all objects of a table: during a listing, of those that it has shown so far.
 
-    During a listing, *state* is the one that the listing shows. Other tasks may run during an
-    iteration.
+    Other tasks may run during an iteration.
     """
 
-    def __init__(self, state: State[Any]) -> None:
-        self.state = state
+    def __init__(self, table: Table[Any]) -> None:
+        self._table = table
+
+    @property
+    def _shown(self) -> _State[Any]:
+        table = self._table
+        return table._state if table._listing is None else table._listing  # noqa: SLF001 - a part of it
 
     def __len__(self) -> int:
-        return len(self.state) + len(self.state.rejected)
+        return len(self._shown) + len(self._shown.lost)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.state or key in self.state.rejected
+        return key in self._shown or key in self._shown.lost
 
     def __iter__(self) -> Iterator[str]:
-        return chain(self.state, tuple(self.state.rejected))
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        return chain(self._shown, tuple(self._shown.lost))

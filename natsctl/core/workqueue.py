@@ -250,7 +250,6 @@ class WorkQueue(Generic[K]):
         self.answers = False  # whether keys are synced now, so that a change can be answered
         self.works: dict[K, Work[K]] = {}  # to look at; only the queue changes it
         self._claimed: dict[K, Work[K]] = {}  # in the order in which they were taken
-        self._retrying: dict[K, None] = {}  # keys that wait for a retry
         self._lines = tuple(deque[Work[K]]() for _ in Priority)  # by priority
         self._urgent_first = self._lines[::-1]
         self._stale = 0  # how many records of lines may be in another place by now
@@ -400,7 +399,6 @@ class WorkQueue(Generic[K]):
                 delay_s = max(delay_s, self._bucket.take())
             priority = work.priority if work.place is _CLAIMED else Priority.RETRY
             trouble.retry = _sooner(trouble.retry, Asked(now + delay_s, priority, None))
-            self._retrying[key] = None
         self._replace(work, trouble, now)
 
     def hasten_retries(self) -> None:
@@ -408,10 +406,11 @@ class WorkQueue(Generic[K]):
 
         A token bucket still limits the rate.
         """
-        self.feed(list(self._retrying), self._hasten)
+        waiting = [key for key, work in self.works.items() if _retries(work)]
+        self.feed(waiting, self._hasten)
 
     def _hasten(self, key: K) -> None:
-        if key in self._retrying:
+        if key in self.works:
             now = self.now()
             work, trouble = self._troubled(key, now)
             if trouble.retry is not None:
@@ -605,7 +604,6 @@ class WorkQueue(Generic[K]):
             work.trouble.failures = 0
             if work.trouble.retry is not None:
                 work.trouble.retry = None
-                self._retrying.pop(key, None)
             self._replace(work, work.trouble, self.now())
 
     def noted(self, key: K) -> Trouble | None:
@@ -628,7 +626,6 @@ class WorkQueue(Generic[K]):
         work = self.works.get(key)
         if work is None:
             return
-        self._retrying.pop(key, None)
         work.again = work.trouble = work.changed = None
         if work.place is not _CLAIMED:
             if work.place is _READY:
@@ -665,7 +662,6 @@ class WorkQueue(Generic[K]):
         self._fed.clear()
         self._disarm()
         self._timers.clear()
-        self._retrying.clear()
         self._waiting = 0
         if not drain:
             self.ready = self._stale = 0
@@ -730,7 +726,8 @@ class WorkQueue(Generic[K]):
 
         A key that only waits for a requested time doesn't count.
         """
-        return not (self.ready or self._claimed or self._fed or self._retrying)
+        busy = self.ready or self._claimed or self._fed
+        return not (busy or any(map(_retries, self.works.values())))
 
     def first(self, number: int) -> Iterator[Work[K]]:
         """Yield up to *number* keys of each place: the oldest, and those that become ready next.
@@ -741,10 +738,11 @@ class WorkQueue(Generic[K]):
         for _, work in zip(range(number), self._claimed.values(), strict=False):
             yield work
         seen = dict[int, Work[K]]()
-        for work in merge(*map(_ready_ones, self._urgent_first), key=_since):
+        for work in merge(*self._urgent_first, key=_since):
             if len(seen) == number:
                 break
-            seen[id(work)] = work  # a key whose priority rose is in two lines
+            if work.place is _READY:
+                seen[id(work)] = work  # a key whose priority rose is in two lines
         yield from seen.values()
         soonest, reached = dict[int, Work[K]](), [(timer, 0) for timer in self._timers[:1]]
         for _ in range(number + 64):
@@ -825,7 +823,6 @@ class WorkQueue(Generic[K]):
             trouble.asked = None
         if trouble.retry is not None and trouble.retry.at <= now:
             trouble.retry = None
-            self._retrying.pop(work.key, None)
         if trouble.says_nothing:
             work.trouble = None
 
@@ -919,14 +916,11 @@ class WorkQueue(Generic[K]):
                 break
             heappop(self._timers)
             if waits and work.trouble is not None:
-                work.reason = None
-                self._answer_ripe(work, work.trouble, when)
+                trouble, work.reason = work.trouble, None
+                self._make_ready(work, trouble.priority, self.now())
+                self._answer(work, trouble, when)
         if self._timers:
             self._arm()
-
-    def _answer_ripe(self, work: Work[K], trouble: Trouble, when: float) -> None:
-        self._make_ready(work, trouble.priority, self.now())
-        self._answer(work, trouble, when)
 
     def _compact_timers(self) -> None:
         """Rebuild the heap when most of its timers are of no use."""
@@ -997,8 +991,8 @@ class Waiters(deque[asyncio.Future[None]]):
 _since = attrgetter("at")
 
 
-def _ready_ones(line: deque[Work[K]]) -> Iterator[Work[K]]:
-    return (work for work in line if work.place is _READY)
+def _retries(work: Work[Any]) -> bool:
+    return work.trouble is not None and work.trouble.retry is not None
 
 
 def _highest(priority: Priority, trouble: Trouble | None) -> Priority:

@@ -12,8 +12,8 @@ from natsctl.controller.slots import only_primary
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import TermGuard
 from natsctl.core.hosted import Hosted
-from natsctl.core.planning.planning_stores import Planned, planned
-from natsctl.core.planning.record import current_plan
+from natsctl.core.plan.record import current_plan
+from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.sync import current_key, report_stuck
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError

@@ -17,8 +17,8 @@ from natsctl.controller.slots import only_primary
 from natsctl.core.failing import failing_prefix
 from natsctl.core.hosted import Hosted
 from natsctl.core.pauses import PAUSES
-from natsctl.core.planning.planning_stores import Planned, planned
-from natsctl.core.planning.record import PlannedChange, place_of
+from natsctl.core.plan.record import PlannedChange, place_of
+from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.readers import Primary
 from natsctl.core.sync import current_key
 from natsctl.core.task_group import for_each

@@ -366,12 +366,13 @@ class DynamicWatcher:
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(DYNAMIC, log_context):
             try:
-                after_s = await self._calls.delay(watcher, self._reconcile)
+                return await self._calls.delay(watcher, self._reconcile)
             except Exception as error:
-                self._failures.failed(watcher, "reconciliation failed", error, watcher=str(watcher))
+                failures = self._queue.failures(watcher) + 1
+                self._failures.failed(
+                    "reconciliation failed", error, failures, watcher=str(watcher)
+                )
                 raise
-            self._failures.succeeded(watcher)
-            return after_s
 
     # ---- checks
 

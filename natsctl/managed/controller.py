@@ -24,7 +24,7 @@ from natsctl.core.options import (
     check_class,
 )
 from natsctl.core.readers import Primary
-from natsctl.core.recording.recordings import current_recordings
+from natsctl.core.record.recordings import current_recordings
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.status import Measures, health_of, measures_of
 from natsctl.core.sync import Calls, blocking

@@ -5,7 +5,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_
 
 import msgspec
 
-from natsctl.core.planning.record import current_plan, place_of
+from natsctl.core.plan.record import current_plan, place_of
 from natsctl.core.sync import awaitable, current_sync, current_tape, outside
 from natsctl.core.tape import EXTERNAL, StoreStep
 from natsctl.errors import HandlerError

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from natsctl.core.compare_and_set import release, rewrite
-from natsctl.core.planning.record import current_plan, place_of
+from natsctl.core.plan.record import current_plan, place_of
 from natsctl.core.readers import Primary
 from natsctl.errors import (
     ConflictError,

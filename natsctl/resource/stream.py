@@ -22,7 +22,7 @@ from natsctl.core.retry import (
     TokenBucket,
 )
 from natsctl.core.sync import Sync, failure_of
-from natsctl.core.table import Cache
+from natsctl.core.table import Table
 from natsctl.core.workqueue import Failed, Priority, WorkQueue
 from natsctl.errors import EventNotDoneError, InvalidObjectError, QueueShutDownError, UsageError
 from natsctl.model.kinds import Kind
@@ -200,7 +200,7 @@ class Subscription(Generic[T]):
         limiter = None if isinstance(rate_limiter, TokenBucket) else rate_limiter
         self._queue = WorkQueue[str](limiter=limiter, bucket=bucket)
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
-        self._cache: Cache[T] | None = None  # None until there is an informer
+        self._cache: Table[T] | None = None  # None until there is an informer
         self._paused = PausedKeys()
         self._paused.listen(self._resumed)
         self._following = ExitStack()
@@ -253,10 +253,10 @@ class Subscription(Generic[T]):
         if self._closed:
             return
         if error is None:
-            self._failures.succeeded(key)
             self._queue.settle(key)
         else:
-            self._failures.failed(key, "event failed", error, **self._fields(kind, key))
+            failures = self._queue.failures(key) + 1
+            self._failures.failed("event failed", error, failures, **self._fields(kind, key))
             self._queue.settle(key, Failed(error), partial(self._decide, kind, key))
         final = error is None or self._queue.work(key) is None  # a dropped key is in no queue
         if kind is EventKind.DELETE and final:

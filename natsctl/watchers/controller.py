@@ -20,7 +20,7 @@ from natsctl.core.host import Host
 from natsctl.core.hosted import Hosted
 from natsctl.core.informer import Informer
 from natsctl.core.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
-from natsctl.core.recording.document import Delivery
+from natsctl.core.record.document import Delivery
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.status import Measures, health_of, measures_of
 from natsctl.core.sync import blocking

@@ -19,8 +19,8 @@ from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.history import HandlerFailures, SyncHistory
 from natsctl.core.loop import SyncLoop
 from natsctl.core.pauses import Pausing
-from natsctl.core.planning.record import current_plan
-from natsctl.core.recording.document import Delivery
+from natsctl.core.plan.record import current_plan
+from natsctl.core.record.document import Delivery
 from natsctl.core.retry import Decision, Drop, Retry, RetryPolicy, Stop, backoff, decide_retry
 from natsctl.core.sync import Calls, Sync
 from natsctl.core.workqueue import Priority, WorkQueue
@@ -434,7 +434,6 @@ class ResourceKind:
                     return None
                 due = _now() + delay_s
                 return WatcherRetry(registration, changes, failures + failed, error, due)
-        self._logged.succeeded((change.key, registration))
         run.count_writes()
         self._history.succeeded(run, _now(), failed=failures > 0)
         return None
@@ -467,9 +466,9 @@ class ResourceKind:
             plan.dropped(change.key, error)
             return None
         self._logged.failed(
-            (change.key, registration),
             "a watcher failed",
             error,
+            failures,
             kind=self.name,
             key=change.key,
             watcher=registration.cls,

@@ -517,7 +517,7 @@ async def test_an_illegal_key_is_skipped_and_breaks_no_command(
     await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
     await eventually(lambda: synced(natsctl, "greetings", "shop"))
     status = await natsctl("status")
-    assert r"greetings: a\x0bb is skipped: its name is no legal key" in status.out
+    assert r"greetings: a\x0bb is skipped: its name is not a legal key" in status.out
     assert await natsctl.done("get", "greetings", "-o", "name") == "greetings/shop\n"
     assert (
         await natsctl.done("get", "-w", "greetings", "--once", "-o", "name") == "greetings/shop\n"

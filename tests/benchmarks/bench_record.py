@@ -12,7 +12,7 @@ from time import process_time
 import msgspec
 
 from natsctl import Controller, Object, kv, primary, secondary
-from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.core.record.recordings import Recordings, recording
 from natsctl.testing import Harness, MemoryStores, running
 from tests.benchmarks.support.measured_server import Sizes
 from tests.benchmarks.support.results import Row, limited, shown

@@ -8,7 +8,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from natsctl import connect, kv
-from natsctl.core.table import Cache
+from natsctl.core.table import Table
 from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.store import KvStore
@@ -45,7 +45,7 @@ async def churn(admin: PatientClient, ended: asyncio.Event) -> None:
         await asyncio.sleep(0.02)
 
 
-async def follow(store: KvStore, listed: asyncio.Event, cache: Cache[bytes] | None = None) -> None:
+async def follow(store: KvStore, listed: asyncio.Event, cache: Table[bytes] | None = None) -> None:
     """Watch the bucket and set *listed* after the list. Raises the errors of the watch.
 
     With *cache*, the watch compares the keys of the cache with those of the bucket.
@@ -58,9 +58,9 @@ async def follow(store: KvStore, listed: asyncio.Event, cache: Cache[bytes] | No
                 listed.set()
 
 
-@pytest.mark.parametrize("cache", [None, Cache(THINGS)])
+@pytest.mark.parametrize("cache", [None, Table(THINGS)])
 async def test_keys_under_constant_changes_are_counted_without_a_list(
-    nats_server: NatsServer, admin: PatientClient, cache: Cache[bytes] | None
+    nats_server: NatsServer, admin: PatientClient, cache: Table[bytes] | None
 ) -> None:
     counted = listings = 0
 
@@ -84,9 +84,9 @@ async def test_keys_under_constant_changes_are_counted_without_a_list(
     assert listings == 0
 
 
-@pytest.mark.parametrize("cache", [None, Cache(THINGS)])
+@pytest.mark.parametrize("cache", [None, Table(THINGS)])
 async def test_a_purged_key_is_detected_under_constant_changes(
-    nats_server: NatsServer, admin: PatientClient, cache: Cache[bytes] | None
+    nats_server: NatsServer, admin: PatientClient, cache: Table[bytes] | None
 ) -> None:
     async with connect(nats_server.url, verify_s=0.2) as stores:
         store, listed, ended = await stores.open(THINGS), asyncio.Event(), asyncio.Event()

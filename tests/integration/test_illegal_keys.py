@@ -146,4 +146,4 @@ async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
     following.cancel()
     (line,) = [line for line in caplog.messages if r"a\x0bb" in line]
     assert line.startswith("skipped an invalid object ")
-    assert line.endswith("error='its name is no legal key'")
+    assert line.endswith("error='its name is not a legal key'")

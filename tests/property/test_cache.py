@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from natsctl import Invalid
-from natsctl.core.table import Cache
+from natsctl.core.table import Table
 from natsctl.model.store import (
     Applied,
     Change,
@@ -92,7 +92,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.illegal = 0  # the revision of a message with an illegal name, 0 without one
         self.watching = False
         self.events: deque[WatchEvent] = deque()  # sent, but not applied to the cache
-        self.cache = Cache(
+        self.cache = Table(
             THINGS, {"group": lambda stored_thing: stored_thing.spec.groups}, self.note
         )
         self.model = Model()

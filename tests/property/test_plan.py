@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import natsctl
 from natsctl import ControllerRuntime, Kind, NotFoundError, Plan, plan
-from natsctl.core.planning.diff import actions_of
+from natsctl.core.plan.diff import actions_of
 from natsctl.model.plans.plan import Action
 from natsctl.model.store import Applied, Listed, Store, Stores
 from natsctl.testing import MemoryStores, VirtualTimeLoop

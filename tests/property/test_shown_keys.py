@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.core.table import Cache, Keeping
+from natsctl.core.table import Keeping, Table
 from natsctl.model.store import (
     Applied,
     Deleted,
@@ -21,12 +21,12 @@ KEYS = ("a", "b", "c", "d")
 VALID, INVALID = value("text"), b"no JSON"
 
 Keys = set[str]
-Step = Callable[[Cache[Thing], Keys, Keys], None]
+Step = Callable[[Table[Thing], Keys, Keys], None]
 """Changes a cache, the keys that exist by its events, and the keys whose values it keeps."""
 
 
 def event(event: WatchEvent) -> Step:
-    def take(cache: Cache[Thing], existing: Keys, _kept: Keys) -> None:
+    def take(cache: Table[Thing], existing: Keys, _kept: Keys) -> None:
         list(cache.apply(event))
         match event:
             case Applied(stored):
@@ -50,15 +50,11 @@ def release(key: str) -> Step:
 
 
 def keep(keys: Keys) -> Step:
-    def change(_cache: Cache[Thing], _existing: Keys, kept: Keys) -> None:
+    def change(_cache: Table[Thing], _existing: Keys, kept: Keys) -> None:
         kept.clear()
         kept.update(keys)
 
     return change
-
-
-def settle(is_settled: bool) -> Step:  # noqa: FBT001 - a strategy gives it
-    return lambda cache, _existing, _kept: cache.settle_kept(settled=is_settled)
 
 
 def void(_: object) -> None:
@@ -76,15 +72,14 @@ steps = st.one_of(
     objects.map(fill),
     keys.map(release),
     st.sets(keys).map(keep),
-    st.booleans().map(settle),
 )
 
 
 @given(st.lists(steps, max_size=30), st.booleans())
 def test_the_shown_keys_exist_by_the_events(changes: list[Step], is_partial: bool) -> None:  # noqa: FBT001 - hypothesis gives it
     existing, kept = Keys(), Keys(KEYS[:2])
-    keeping = Keeping(kept.__contains__, quiet=True) if is_partial else None
-    cache = Cache(THINGS, keeping=keeping)
+    keeping = Keeping(kept.__contains__) if is_partial else None
+    cache = Table(THINGS, keeping=keeping)
     shown = cache.shown
     for change in changes:
         change(cache, existing, kept)

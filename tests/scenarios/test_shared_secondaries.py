@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from natsctl import Controller, ExistsError, KubeObject, Object, kube, kv, primary, secondary
-from natsctl.core.table import Cache, is_read
+from natsctl.core.table import Table, is_read
 from natsctl.model.store import Change
 from tests.support.controllers.sharing_group import TTL_S, SharingGroup
 from tests.support.eventually import eventually
@@ -167,7 +167,7 @@ async def test_each_process_keeps_the_values_of_its_own_secondaries() -> None:
         await eventually(lambda: all(unread(m.controller.parts) == others(m) for m in group.living))
 
 
-async def check_all_values_are_kept(group: SharingGroup[Any]) -> list[Cache[Any]]:
+async def check_all_values_are_kept(group: SharingGroup[Any]) -> list[Table[Any]]:
     """Wait until all parts are cached; check that every process keeps their values."""
     parts = group.stores.store(PARTS)
     await eventually(lambda: len(parts.stored()) == len(KEYS))

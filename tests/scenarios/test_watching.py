@@ -1,6 +1,7 @@
 """No change is lost if watches break, stores fail or the runtime restarts."""
 
 import asyncio
+from typing import ClassVar
 
 from natsctl import StoreMissingError
 from natsctl.testing import Harness, running
@@ -249,3 +250,24 @@ async def test_stopping_closes_every_watch() -> None:
         client = await converged(harness, "shop")
         assert (client.apps.watches, client.parts.watches) == (1, 1)
     assert (client.apps.watches, client.parts.watches) == (0, 0)
+
+
+async def test_a_relist_is_read_even_if_nobody_has_read_the_state_before() -> None:
+    class Readers(Apps):
+        texts: ClassVar[list[str]] = []
+
+        async def sync_handler(self, key: str) -> None:
+            if key == "reader":
+                app = self.apps.get("read")
+                self.texts.append("" if app is None else app.spec.text)
+
+    async with running(Readers()) as harness:
+        client = await converged(harness, "reader", "read")
+        await client.app("read", "first")
+        await harness.run_until_idle()
+        client.apps.break_watches(listed=True)
+        await client.app("read", "second")
+        await harness.run_until_idle()
+        await client.app("reader", "again")
+        await harness.run_until_idle()
+        assert Readers.texts[-1] == "second"

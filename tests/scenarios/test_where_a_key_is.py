@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pytest
 
 from natsctl import Controller, ControllerRuntime, Object, PermanentError, kv, primary, secondary
 from natsctl.testing import MemoryStores
 
 NEEDLE = "needle-in-a-haystack"
-CONTAINERS_MAX = 20
+CONTAINERS_MAX = 16
 OTHERS = ("natsctl.testing", "natsctl.core.sync")  # of the test, and of a sync while it runs
 
 
@@ -90,6 +91,16 @@ def is_needle(item: Any) -> bool:
     return item == NEEDLE or getattr(item, "key", None) == NEEDLE
 
 
+@pytest.fixture
+def few_objects() -> Iterator[None]:
+    """Let the garbage collector name only objects that are made from now on."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("few_objects")
 async def test_few_containers_have_the_state_of_one_key() -> None:
     stores, controller = MemoryStores(), Boxes()
     runtime = ControllerRuntime(controller, nats=stores)

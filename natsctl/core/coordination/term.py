@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from zlib import crc32
 
 from natsctl.core.coordination.installation import INSTALLATION
-from natsctl.core.informer import Informer, catch_up, read_values, release_values
+from natsctl.core.informer import Informer, catch_up, read_values
 from natsctl.core.task_group import together
 from natsctl.errors import NotLeadingError
 from natsctl.model.kinds import Kind
@@ -405,8 +405,6 @@ class OwnKeys:
         self._left |= ~mask
         self._complete &= kept
         self._kept |= kept
-        for informer in self._partial:
-            informer.cache.settle_kept(settled=False)
         self._moved.set()
 
     def _set(self, mask: int) -> None:
@@ -434,7 +432,7 @@ class OwnKeys:
             if self._kept & ~leadership.mask:
                 self._kept = leadership.mask | leadership.busy
                 for informer in self._partial:
-                    await release_values(informer)
+                    await informer.release()
                 self._released()
             if leadership.mask == self._ready:
                 await self._moved.wait()
@@ -447,9 +445,6 @@ class OwnKeys:
             for informer in self._partial:
                 await read_values(informer, wanted)
         self._complete |= coming & ~self._left
-        if leadership.mask & ~self._complete == 0:
-            for informer in self._partial:
-                informer.cache.settle_kept(settled=not informer.cache.wants_all.is_set())
 
     async def _read_all(self, informer: Informer[Any], listener: ShareListener) -> None:
         """Read every value once somebody reads objects of other processes.

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.recording.document import RecordedOutcome, Recording
+from natsctl.core.record.document import RecordedOutcome, Recording
 from natsctl.core.tape import EXTERNAL, OutsideStep, StoreStep
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json

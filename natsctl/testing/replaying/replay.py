@@ -16,11 +16,11 @@ from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
 from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
-from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.plan.record import PlanRecord, current_plan
 from natsctl.core.readers import Primary
-from natsctl.core.recording.document import RecordedOutcome, Recording, read_recording
-from natsctl.core.recording.recordings import Recordings, frames_of, recording
-from natsctl.core.recording.writing import traceback_text
+from natsctl.core.record.document import RecordedOutcome, Recording, read_recording
+from natsctl.core.record.recordings import Recordings, frames_of, recording
+from natsctl.core.record.writing import traceback_text
 from natsctl.core.sync import current_key
 from natsctl.core.tape import RecordedError
 from natsctl.errors import NotRecordedError, UsageError

@@ -14,7 +14,7 @@ import msgspec
 
 from natsctl.controller.owned import OWNER_INDEX
 from natsctl.core.informer import Informer
-from natsctl.core.recording.document import Delivery, RecordedState, Recording
+from natsctl.core.record.document import Delivery, RecordedState, Recording
 from natsctl.core.tape import (
     DependencyStep,
     KeysStep,

@@ -7,10 +7,12 @@ ends when its standard input is closed.
 """
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvloop
@@ -20,7 +22,8 @@ from tests.benchmarks.support.dataset import BUCKET, ITEMS, Item
 
 SETTLE_S = 0.5  # before memory is measured and changes begin
 
-Seen = Callable[[str, Item | None], None]
+Seen = Callable[[str, int], None]
+"""Takes the key of a handled object, and its version."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -54,7 +57,8 @@ class Items(Controller):
         self._seen = seen
 
     async def sync_handler(self, key: str) -> float | None:
-        self._seen(key, self.items.get(key))
+        item = self.items.get(key)
+        self._seen(key, -1 if item is None else item.spec.replicas)
         return None
 
 
@@ -63,32 +67,37 @@ async def natsctl(url: str, seen: Seen) -> None:
         await ControllerRuntime(Items(seen), nats=connection).run()
 
 
-async def naive(url: str, seen: Seen) -> None:
-    """Decode each value and call an async handler, as a short program with nats-py does."""
+async def naive(
+    url: str, seen: Seen, cache: dict[str, Item] | None = None, *, plain: bool = False
+) -> None:
+    """Decode each value and call an async handler, as a short program with nats-py does.
+
+    It keeps the objects in a *cache*. If *plain*, it decodes them with the standard library.
+    """
 
     import nats  # noqa: PLC0415 - natsctl's side imports only what natsctl imports
 
-    async def handler(key: str, item: Item) -> None:
-        seen(key, item)
+    async def handler(key: str, item: Any) -> None:
+        seen(key, item["spec"]["replicas"] if plain else item.spec.replicas)
 
     client = await nats.connect(url)
     bucket = await client.jetstream().key_value(BUCKET)
-    decoder = msgspec.json.Decoder(Item)
+    decode: Callable[[bytes], Any] = json.loads if plain else msgspec.json.Decoder(Item).decode
     async for entry in await bucket.watchall():
         if entry is not None and entry.value is not None:
-            await handler(entry.key, decoder.decode(entry.value))
+            item = decode(entry.value)
+            if cache is not None:
+                cache[entry.key] = item
+            await handler(entry.key, item)
 
 
 async def naive_holding(url: str, seen: Seen) -> None:
     """Also keep the decoded objects, as a program that looks at other objects does."""
-    cache: dict[str, Item] = {}
+    await naive(url, seen, {})
 
-    def keep(key: str, item: Item | None) -> None:
-        if item is not None:
-            cache[key] = item
-        seen(key, item)
 
-    await naive(url, keep)
+async def naive_json(url: str, seen: Seen) -> None:
+    await naive(url, seen, plain=True)
 
 
 async def nothing(_url: str, _seen: Seen) -> None:
@@ -99,6 +108,7 @@ async def nothing(_url: str, _seen: Seen) -> None:
 SIDES: dict[str, Callable[[str, Seen], Awaitable[None]]] = {
     "natsctl": natsctl,
     "naive": naive,
+    "naive, json": naive_json,
     "naive, holding": naive_holding,
     "nothing": nothing,
 }
@@ -123,7 +133,7 @@ class Observation:
         if not listed:
             self._reach()
 
-    def see(self, key: str, item: Item | None) -> None:
+    def see(self, key: str, version: int) -> None:
         """Count a key of the listing, or a later change."""
         if self._remaining:
             self._remaining -= 1
@@ -133,7 +143,7 @@ class Observation:
         if not self._handled:
             self._began = time.monotonic()
         self._handled += 1
-        if item is not None and item.spec.replicas == self._version:
+        if version == self._version:
             self._seen.setdefault(key, time.monotonic())  # a resync handles the key again
             if len(self._seen) == self._then:
                 self._cpu_s = time.process_time() - self._cpu

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from natsctl import Controller, Operator
-from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.core.record.recordings import Recordings, recording
 from natsctl.core.task_group import together
 from natsctl.daemon.messages import NAME
 from natsctl.daemon.service import answering

@@ -9,9 +9,9 @@ import pytest
 
 import natsctl
 from natsctl import Kind, KubeKind, KubeObject, kube
-from natsctl.core.planning.overlay import planned_revisions
-from natsctl.core.planning.planning_stores import PlanningStores
-from natsctl.core.planning.record import PlanRecord
+from natsctl.core.plan.record import PlanRecord
+from natsctl.core.plan.store import planned_revisions
+from natsctl.core.plan.stores import PlanningStores
 from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import Kube
 from natsctl.model.store import (

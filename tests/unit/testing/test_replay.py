@@ -36,9 +36,9 @@ from natsctl import (
     secondary,
     tertiary,
 )
-from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.recording.document import Recording, decode_recording
-from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.core.plan.record import PlanRecord, current_plan
+from natsctl.core.record.document import Recording, decode_recording
+from natsctl.core.record.recordings import Recordings, recording
 from natsctl.core.sync import current_key
 from natsctl.errors import InvalidInputError, NotFoundError
 from natsctl.testing import MemoryStores, ReplayedSync, ReplayError, replay, running

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from natsctl import Object, Primary, kv
-from natsctl.core.recording.document import Recording, decode_recording
-from natsctl.core.recording.recordings import KeptSync, Recordings, recording
-from natsctl.core.recording.writing import recording_of
+from natsctl.core.record.document import Recording, decode_recording
+from natsctl.core.record.recordings import KeptSync, Recordings, recording
+from natsctl.core.record.writing import recording_of
 from natsctl.core.tape import OutsideStep
 from natsctl.errors import UsageError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation

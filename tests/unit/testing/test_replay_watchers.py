@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from natsctl import Object, SimpleWatcher, Snapshot, kv
-from natsctl.core.recording.document import Recording, decode_recording
-from natsctl.core.recording.recordings import Recordings, recording
-from natsctl.core.recording.writing import recording_of
+from natsctl.core.record.document import Recording, decode_recording
+from natsctl.core.record.recordings import Recordings, recording
+from natsctl.core.record.writing import recording_of
 from natsctl.errors import UsageError
 from natsctl.managed import ManagedController
 from natsctl.model.store import Store

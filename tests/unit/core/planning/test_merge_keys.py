@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from natsctl import Object, kv
-from natsctl.core.planning.diff import value_differences
-from natsctl.core.planning.merge_keys import declared_merge_keys, schema_of
+from natsctl.core.plan.diff import declared_merge_keys, schema_of, value_differences
 
 BY_NAME = msgspec.Meta(extra_json_schema={"x-kubernetes-list-map-keys": ["name"]})
 

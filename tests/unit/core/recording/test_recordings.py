@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 from natsctl import Controller, Object, kv, primary
-from natsctl.core.recording.recordings import (
+from natsctl.core.record.recordings import (
     SHARE,
     SYNCS_MAX,
     KeptSync,

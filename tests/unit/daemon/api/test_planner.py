@@ -20,7 +20,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.core.quarantine import ClaimedKeys, current_claims
-from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.core.record.recordings import Recordings, recording
 from natsctl.daemon.messages import DaemonProcess, KeyPlans, Verb, fitting
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.plan import KEYS_MAX, LIMIT_S, Planner

@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from natsctl.core.informer import Informer
-from natsctl.core.recording.document import (
+from natsctl.core.record.document import (
     Delivery,
     RecordedOutcome,
     RecordedSlot,
@@ -19,7 +19,7 @@ from natsctl.core.recording.document import (
     Surface,
     seed_of,
 )
-from natsctl.core.recording.recordings import Frame, KeptSync
+from natsctl.core.record.recordings import Frame, KeptSync
 from natsctl.core.tape import (
     NOTHING,
     DependencyStep,

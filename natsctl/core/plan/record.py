@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from natsctl.core.planning.diff import actions_of, shown_values
+from natsctl.core.plan.diff import actions_of, shown_values
 from natsctl.errors import PlanningError, RetryAfter
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
@@ -134,7 +134,8 @@ class PlanRecord:
         known = writes.pop((place, key), None)
         first = before if known is None else known.before
         writes[place, key] = _Write(kind, first, after, _reason.get())
-        self._count(_effect(before, after), kind.name, key, sync_key)
+        effect: Effect = "create" if before is None else "update"
+        self._count("delete" if after is None else effect, kind.name, key, sync_key)
 
     def called(
         self, place: str, kind: Kind[Any], key: str, call: Call, *, differs: str = ""
@@ -267,12 +268,6 @@ def place_of(kind: Kind[Any]) -> str:
             return f"{kind.kind}.{kind.api_version}"
         case _:
             return kind.name
-
-
-def _effect(before: bytes | None, after: bytes | None) -> Effect:
-    if after is None:
-        return "delete"
-    return "create" if before is None else "update"
 
 
 current_plan: ContextVar[PlanRecord | None] = ContextVar("current_plan", default=None)

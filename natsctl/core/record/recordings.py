@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.recording.document import Delivery
+from natsctl.core.record.document import Delivery
 from natsctl.core.sync import current_sync
 from natsctl.core.tape import (
     DependencyStep,
@@ -179,13 +179,10 @@ class Recordings:
         while len(kept) > (SYNCS_MAX if self.wants(*name) else 1):
             self._drop(kept.popleft())
         while self.bytes > self.bytes_max and self._kept:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        name, kept = next(iter(self._kept.items()))
-        self._drop(kept.popleft())
-        if not kept:
-            del self._kept[name]
+            oldest, kept = next(iter(self._kept.items()))
+            self._drop(kept.popleft())
+            if not kept:
+                del self._kept[oldest]
 
     def _drop(self, recorded: KeptSync) -> None:
         self.bytes -= self._sizes.pop(id(recorded))

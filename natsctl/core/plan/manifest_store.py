@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from natsctl.core.planning.overlay import PlannedState, State
-from natsctl.core.planning.store import PlanningStore
+from natsctl.core.plan.store import PlannedState, PlanningStore, State
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model import documents
 from natsctl.model.documents import VOLATILE, Document
@@ -99,8 +98,10 @@ class PlanningManifestStore(PlanningStore):
         self, key: str, current: Stored | None, new: Document, planned: PlannedState | None
     ) -> Stored:
         """Plan the new state of an object, unless it is the present one."""
-        if current is not None and _is_unchanged(documents.parse(current.value), new):
-            return current
+        if current is not None:
+            states = (documents.parse(current.value), new)
+            if documents.same(*(documents.without_metadata(state, VOLATILE) for state in states)):
+                return current
         before = None if current is None else current.value
         base = 0 if current is None else current.revision
         fresh = current is None
@@ -163,13 +164,12 @@ class PlanningManifestStore(PlanningStore):
 
     def _planned_event(self, event: Applied | Deleted) -> Iterator[WatchEvent]:
         for shown in super()._planned_event(event):
-            if isinstance(shown, Applied) and not self._selects(shown.stored):
-                yield Deleted(shown.stored.key, shown.stored.revision)
-            else:
-                yield shown
-
-    def _selects(self, stored: Stored) -> bool:
-        return self.kind.selector.matches(self.kind.metadata(stored.value).labels)
+            if isinstance(shown, Applied):
+                labels = self.kind.metadata(shown.stored.value).labels
+                if not self.kind.selector.matches(labels):
+                    yield Deleted(shown.stored.key, shown.stored.revision)
+                    continue
+            yield shown
 
     async def _current(self, key: str) -> Stored | None:
         try:
@@ -191,9 +191,3 @@ def _recreated(current: Stored | None, document: Document) -> Document:
     created = {"uid": str(uuid4()), "creationTimestamp": time_text(datetime.now(UTC))}
     merged = documents.merge_patch(before, document)
     return {**merged, "metadata": {**created, **documents.metadata_of(merged)}}
-
-
-def _is_unchanged(first: Document, second: Document) -> bool:
-    """Return whether two states differ at most in fields that every write changes."""
-    before, after = (documents.without_metadata(state, VOLATILE) for state in (first, second))
-    return documents.same(before, after)

@@ -8,10 +8,9 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from natsctl.core.planning.manifest_store import PlanningManifestStore
-from natsctl.core.planning.overlay import Overlay, planned_revisions
-from natsctl.core.planning.record import PlanRecord, current_plan, place_of
-from natsctl.core.planning.store import PlanningStore, still_missing
+from natsctl.core.plan.manifest_store import PlanningManifestStore
+from natsctl.core.plan.record import PlanRecord, current_plan, place_of
+from natsctl.core.plan.store import Overlay, PlanningStore, planned_revisions
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.kinds import Kind, KvKind
@@ -94,10 +93,13 @@ class PlanningStores(_Planning[Stores]):
 
         *stored* is None if the bucket does not exist. Its writes must be dry runs.
         """
-        return self._overlay_store(kind, stored, still_missing)
+        return self._overlay_store(kind, stored, None)
 
     def _overlay_store(
-        self, kind: Kind[Any], stored: Store | None, reopen: Callable[[], Awaitable[Store | None]]
+        self,
+        kind: Kind[Any],
+        stored: Store | None,
+        reopen: Callable[[], Awaitable[Store | None]] | None,
     ) -> PlanningStore:
         bucket = place_of(kind)
         record = None if bucket == RECORDS else self._record

@@ -1,12 +1,15 @@
 """A store whose writes stay in memory, above the stored objects."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Any
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from itertools import count
+from typing import Any, TypeAlias
 
-from natsctl.core.planning.overlay import HISTORY_MAX, Inbox, Overlay, PlannedState, State
-from natsctl.core.planning.record import PlanRecord
+import msgspec
+
+from natsctl.core.plan.record import PlanRecord
 from natsctl.core.task_group import together
 from natsctl.errors import (
     ConflictError,
@@ -17,6 +20,7 @@ from natsctl.errors import (
 )
 from natsctl.model.kinds import Kind
 from natsctl.model.store import (
+    FIRST_PLANNED,
     Applied,
     Deleted,
     Listed,
@@ -32,11 +36,145 @@ from natsctl.model.write_guard import UNGUARDED, WriteGuard
 MISSING = "missing"  # the incarnation of a store that does not exist
 ENDED = "the watch of the store has ended"
 REOPEN_S = 5.0  # between two attempts to open a store that does not exist
+HISTORY_MAX = 64  # states of a key, as many as any bucket keeps
+BUFFER_MAX = 1000  # events of the store that wait for a watch
+
+State: TypeAlias = Stored | Deleted
 
 
-async def still_missing() -> Store | None:
-    """Return None: the store does not appear."""
-    return None
+class PlannedState(msgspec.Struct, frozen=True):
+    """The planned state of a key."""
+
+    state: State
+    base: int  # the stored revision that it replaces; 0 if the key was not stored
+    fresh: bool  # whether the object is created in the plan, so that no server has it
+    states: tuple[State, ...]  # the planned states so far, oldest first
+    since: int  # the revision of the first planned state
+
+
+def planned_revisions() -> Iterator[int]:
+    """Return the revisions of the planned writes in all stores of a plan."""
+    return count(FIRST_PLANNED + 1)
+
+
+class Inbox:
+    """The events that a watch has not delivered yet, of the store and of the plan."""
+
+    def __init__(self) -> None:
+        self.busy = True  # whether the reader works on an event
+        self._events: deque[WatchEvent | StoreError] = deque()
+        self._moved = asyncio.Event()  # an event was added or taken
+
+    @property
+    def empty(self) -> bool:
+        """True if the reader has taken every event and waits for the next one."""
+        return not (self._events or self.busy)
+
+    def add(self, event: WatchEvent | StoreError) -> None:
+        """Add an event, or the end of the watch."""
+        self._events.append(event)
+        self._moved.set()
+
+    async def forward(self, events: AsyncIterator[WatchEvent]) -> None:
+        """Add the events of the store; waits while the reader is behind."""
+        try:
+            async for event in events:
+                while len(self._events) >= BUFFER_MAX:
+                    await self._wait()
+                self.add(event)
+        except StoreError as error:
+            self.add(error)
+        else:
+            self.add(WatchBrokenError(ENDED))
+
+    async def next(self) -> WatchEvent:
+        """Wait for the next event and return it; raises the error that ended the watch."""
+        self.busy = False
+        while not self._events:
+            await self._wait()
+        self.busy = True
+        self._moved.set()
+        event = self._events.popleft()
+        if isinstance(event, StoreError):
+            raise event
+        return event
+
+    async def _wait(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+
+
+class Overlay:
+    """The planned states of one bucket, or of one kind in a cluster, called *place*."""
+
+    def __init__(self, place: str, revisions: Iterator[int]) -> None:
+        self.place = place
+        self.records: set[PlanRecord] = set()  # of the controllers that write here
+        self.entries: dict[str, PlannedState] = {}
+        self.appliers: dict[str, str] = {}  # keys that only one field manager has planned
+        self._revisions = revisions
+        self._inboxes: set[Inbox] = set()
+
+    @property
+    def settled(self) -> bool:
+        """True if every watch has delivered every planned write."""
+        return all(inbox.empty for inbox in self._inboxes)
+
+    def put(
+        self, key: str, value: Callable[[int], bytes], *, base: int, fresh: bool = False
+    ) -> Stored:
+        """Plan the value that *value* returns for its revision; *base* is the stored revision."""
+        revision = next(self._revisions)
+        stored = Stored(key, revision, value(revision))
+        self._set(stored, base=base, fresh=fresh)
+        return stored
+
+    def remove(self, key: str, *, base: int, purged: bool) -> Deleted:
+        """Plan the deletion of a key."""
+        deleted = Deleted(key, next(self._revisions), purged)
+        self._set(deleted, base=base, fresh=False)
+        return deleted
+
+    def supersedes(self, key: str, revision: int) -> bool:
+        """Return whether a stored state replaces the planned one, which is then dropped.
+
+        A stored state is newer than the plan if its revision is above the one that was planned on.
+        """
+        planned = self.entries.get(key)
+        if planned is None:
+            return True
+        if revision <= planned.base:
+            return False
+        del self.entries[key]
+        for record in self.records:
+            record.superseded(self.place, key)
+        return True
+
+    def holds(self, key: str, revision: int) -> bool:
+        """Return whether the planned state of this revision was not dropped since."""
+        planned = self.entries.get(key)
+        return planned is not None and revision >= planned.since
+
+    @contextmanager
+    def subscribed(self) -> Iterator[Inbox]:
+        """Yield an inbox that gets every planned state from now on."""
+        inbox = Inbox()
+        self._inboxes.add(inbox)
+        try:
+            yield inbox
+        finally:
+            self._inboxes.discard(inbox)
+
+    def _set(self, state: State, *, base: int, fresh: bool) -> None:
+        known = self.entries.get(state.key)
+        since = state.revision if known is None else known.since
+        before = () if known is None else known.states[1 - HISTORY_MAX :]
+        if isinstance(state, Deleted) and state.purged:
+            before = ()
+        self.entries[state.key] = PlannedState(state, base, fresh, (*before, state), since)
+        event: WatchEvent = Applied(state) if isinstance(state, Stored) else state
+        for inbox in self._inboxes:
+            inbox.add(event)
 
 
 class PlanningStore:
@@ -50,7 +188,7 @@ class PlanningStore:
     Args:
         stored: the store below, whose writes are dry runs; None if it does not exist.
         record: records every planned write; None for natsctl's own records.
-        reopen: returns the store below if it exists now.
+        reopen: returns the store below if it exists now; by default it never does.
     """
 
     def __init__(
@@ -61,7 +199,7 @@ class PlanningStore:
         record: PlanRecord | None,
         *,
         guard: WriteGuard = UNGUARDED,
-        reopen: Callable[[], Awaitable[Store | None]] = still_missing,
+        reopen: Callable[[], Awaitable[Store | None]] | None = None,
     ) -> None:
         self.kind = kind
         self._stored = stored
@@ -85,7 +223,7 @@ class PlanningStore:
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`; the planned states follow the stored ones."""
         planned = self._overlay.entries.get(key)
-        if planned is not None and _purged(planned.states[0]):
+        if planned is not None and getattr(planned.states[0], "purged", False):
             return list(planned.states)
         stored = [] if self._stored is None else await self._stored.history(key)
         return [*stored, *(() if planned is None else planned.states)][-HISTORY_MAX:]
@@ -146,7 +284,9 @@ class PlanningStore:
         current, planned = await self._to_delete(key, revision, uid, purge=purge)
         base = current.revision if planned is None else planned.base
         if planned is None or not planned.fresh:
-            await self._checked_delete(key, base, uid=uid, purge=purge)
+            await self._checked(
+                lambda stored: stored.delete(key, revision=base, uid=uid, purge=purge)
+            )
         return self._remove(current, planned, base=base, purge=purge)
 
     def _remove(
@@ -199,9 +339,6 @@ class PlanningStore:
     async def _checked_create(self, key: str, value: bytes, *, base: int) -> bytes | None:  # noqa: ARG002 - of a deleted object
         return await self._checked(lambda stored: stored.create(key, value))
 
-    async def _checked_delete(self, key: str, base: int, *, uid: str, purge: bool) -> None:
-        await self._checked(lambda stored: stored.delete(key, revision=base, uid=uid, purge=purge))
-
     # ---- watch
 
     @asynccontextmanager
@@ -209,12 +346,18 @@ class PlanningStore:
         self,
         shown: Collection[str] | None = None,  # noqa: ARG002 - the store has fewer keys
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        async with AsyncExitStack() as stack:
-            inbox = stack.enter_context(self._overlay.subscribed())
-            stored = aclosing(self._missing()) if self._stored is None else self._stored.watch()
-            events: AsyncIterator[WatchEvent] = await stack.enter_async_context(stored)
-            forward = await stack.enter_async_context(_forwarding(events, inbox))
-            yield await stack.enter_async_context(aclosing(self._events(events, forward, inbox)))
+        below = aclosing(self._missing()) if self._stored is None else self._stored.watch()
+        with self._overlay.subscribed() as inbox:
+            async with (
+                below as stored,
+                together() as group,
+                aclosing(self._events(inbox)) as events,
+            ):
+                forwarding = group.create_task(inbox.forward(stored), name="changes below a plan")
+                try:
+                    yield events
+                finally:
+                    forwarding.cancel()
 
     async def _missing(self) -> AsyncGenerator[WatchEvent, None]:
         """Yield an empty list, and the events of the store as soon as it exists."""
@@ -222,38 +365,17 @@ class PlanningStore:
         yield Listed(0)
         while self._stored is None:
             await asyncio.sleep(REOPEN_S)
-            self._stored = await self._reopen()
+            if self._reopen is not None:
+                self._stored = await self._reopen()
         async with self._stored.watch() as events:
             async for event in events:
                 yield event
 
-    async def _events(
-        self, stored: AsyncIterator[WatchEvent], forward: Callable[[], None], inbox: Inbox
-    ) -> AsyncGenerator[WatchEvent, None]:
-        """Yield the list and the changes of the store, and the planned changes.
-
-        The first list bypasses the inbox, because the end of a list shows every planned state.
-        """
-        inbox.busy, overlay = True, self._overlay
-        async for event in stored:
-            if isinstance(event, Listed):
-                break
-            if overlay.entries:
-                for shown in self._show(event):
-                    yield shown
-            else:
-                yield event
-        else:
-            raise WatchBrokenError(ENDED)
-        inbox.clear()
-        forward()
+    async def _events(self, inbox: Inbox) -> AsyncGenerator[WatchEvent, None]:
+        """Yield what a watch shows; the end of a list shows every planned state."""
         while True:
-            for shown in self._show(event):
-                yield shown
-            following = await inbox.next()
-            if isinstance(following, StoreError):
-                raise following
-            event = following
+            for event in self._show(await inbox.next()):
+                yield event
 
     def _show(self, event: WatchEvent) -> Iterator[WatchEvent]:
         """Yield what a watch shows for an event of the store or of the plan."""
@@ -339,33 +461,5 @@ class PlanningStore:
         )
 
 
-@asynccontextmanager
-async def _forwarding(
-    events: AsyncIterator[WatchEvent], inbox: Inbox
-) -> AsyncIterator[Callable[[], None]]:
-    """Yield a function that begins to forward events to the inbox, until the context ends."""
-
-    async def forward() -> None:
-        try:
-            async for event in events:
-                await inbox.add_stored(event)
-        except StoreError as error:
-            inbox.add(error)
-        else:
-            inbox.add(WatchBrokenError(ENDED))
-
-    async with together() as group:
-        tasks: list[asyncio.Task[None]] = []
-        try:
-            yield lambda: tasks.append(group.create_task(forward(), name="changes below a plan"))
-        finally:
-            for task in tasks:
-                task.cancel()
-
-
 def _event(state: State) -> Applied | Deleted:
     return Applied(state) if isinstance(state, Stored) else state
-
-
-def _purged(state: State) -> bool:
-    return isinstance(state, Deleted) and state.purged
