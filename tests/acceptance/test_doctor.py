@@ -535,23 +535,6 @@ async def test_a_lease_of_another_application_is_a_failure(
     assert "it works on Site.sites, this one on Greeting.greetings" in finding
 
 
-async def test_doctor_accepts_a_lease_ttl_below_the_expiry_of_the_bucket(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
-    await jetstream.add_stream(
-        StreamConfig(
-            name="KV_natsctl_leases",
-            subjects=["$KV.natsctl_leases.>"],
-            max_msgs_per_subject=1,
-            deny_delete=True,
-            allow_msg_ttl=True,
-            max_age=20.0,
-        )
-    )
-    words = ("--leader-elect", "--lease-ttl", "10")
-    assert problems(await examined(natsctl, "-c", GREETINGS, *words, status=0)) == []
-
-
 # ---- buckets
 
 
