@@ -165,7 +165,7 @@ class ControllerRuntime(KeyedController):
                 else:
                     see = reader.see if isinstance(reader, Owned) else lambda _: None
                     self._loop.watch(reader.informer, see)
-            await self._host.run(
+            await self.host.run(
                 self._loop.run(self._prepare_first_sync, parts, workers=self.controller.workers),
                 upkeep=(self._resync(), self._collect(), self._follow_bucket()),
                 loops_ended=parts.garbage.evidence.close,
@@ -187,7 +187,7 @@ class ControllerRuntime(KeyedController):
         Needs slots that are `opened` and caches that are `complete`. Raises `PausedError` if the
         key or the controller is paused.
         """
-        paused = self._host.pausing.advice(key, source_of(self._primary.informer.cache.kind))
+        paused = self.host.pausing.advice(key, source_of(self._primary.informer.cache.kind))
         if paused:
             raise PausedError(paused)
         return await self._parts.runs.sync(key)
@@ -196,7 +196,7 @@ class ControllerRuntime(KeyedController):
         """Return why the objects of a missing owner are kept; its history may show a pause."""
         primary = self._primary
         await self._loop.paused.recall(owner, primary.informer.store)
-        return self._host.pausing.advice(owner, source_of(primary.kind))
+        return self.host.pausing.advice(owner, source_of(primary.kind))
 
     async def visit(self, key: str) -> float | None:
         """Sync the key now; deprecated, use `sync`."""
@@ -354,8 +354,8 @@ class ControllerRuntime(KeyedController):
         """Return the current measures, for metrics and health checks."""
         workers = self.controller.workers
         counts = self._counts()
-        health = health_of(self._host, self.holds, counts)
-        return measures_of(self._host, health, workers=workers, syncs=counts, upkeep=self._upkeep())
+        health = health_of(self.host, self.holds, counts)
+        return measures_of(self.host, health, workers=workers, syncs=counts, upkeep=self._upkeep())
 
     def _upkeep(self) -> UpkeepMeasures:
         opened, writes = self._opened, self._writes
@@ -382,7 +382,7 @@ class ControllerRuntime(KeyedController):
     @asynccontextmanager
     async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[ControllerParts]:
         """Open every slot, and assign its reader to the attribute of the controller."""
-        controller, keys, history = self.controller, self._keys, self._host.history
+        controller, keys, history = self.controller, self._keys, self.host.history
         backends, writes, names = self._backends, self._writes, self._owner_names
         history.recorders, history.recorder = recorders, current_recordings.get()
         writes.notes = history.recorder is not None
@@ -455,7 +455,7 @@ class ControllerRuntime(KeyedController):
         self._loop.start = runs.start
         self._loop.paused.follow((informer,))
         informers = {name: reader.informer for name, reader in readers.items()}
-        watching = self._host.watching(informers, (informer,), records=self.nats)
+        watching = self.host.watching(informers, (informer,), records=self.nats)
         async with watching, reads.running():
             yield parts
 
@@ -475,7 +475,7 @@ class ControllerRuntime(KeyedController):
         """Prepare the first sync of a term; an earlier term may have ended before that was done."""
         await self._parts.garbage.begin()
         if not self.synced.is_set():
-            await self._host.begin()
+            await self.host.begin()
 
     async def _resync(self) -> None:
         await self.synced.wait()

@@ -195,6 +195,11 @@ class Host:
             if stuck:
                 report_stuck(self.name)
 
+    def existing(self, keys: Collection[str]) -> int:
+        """Return how many of these keys have a primary in a table, valid or not."""
+        caches = [informer.cache for informer in self.primaries]
+        return len({key for cache in caches for key in keys if key in cache})
+
     @property
     def stopping(self) -> bool:
         """True after `stop` was called."""

@@ -11,23 +11,19 @@ import msgspec
 from natsctl.core.counters import OVERDUE_S, Counts
 from natsctl.core.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.host import Hook, Host
-from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue, SyncHandler, SyncLoop
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import Recording, Surface
-from natsctl.core.record.recordings import Recordings
 from natsctl.core.record.writing import recording_of
 from natsctl.core.retry import RateLimit, RetryPolicy
-from natsctl.core.status import Measures, invalid_of, lags
+from natsctl.core.status import Measures
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import WorkQueue
-from natsctl.errors import StoreError
-from natsctl.model.plans.plan import KeyPlan
 from natsctl.model.recorder import EventType
 
 
 class Hosted(ABC):
-    """A controller that runs in a host.
+    """A controller that runs in a `host`.
 
     `synced` is set when every cache is synced and the syncs have begun.
     """
@@ -38,7 +34,7 @@ class Hosted(ABC):
 
     def __init__(self, host: Host) -> None:
         self.synced = host.synced
-        self._host = host
+        self.host = host
 
     @abstractmethod
     async def run(self) -> None:
@@ -53,62 +49,31 @@ class Hosted(ABC):
 
     def stop(self) -> None:
         """Begin no more syncs; `run` returns when the syncs that have begun have ended."""
-        self._host.stop()
+        self.host.stop()
 
     async def complete(self) -> None:
         """Wait until every cache is synced."""
-        await self._host.caches_synced()
-
-    @property
-    def prepared(self) -> bool:
-        """True once the stores are open and keys can be explained."""
-        return bool(self._host.informers)
-
-    @property
-    def stopping(self) -> bool:
-        """True after `stop` was called."""
-        return self._host.stopping
+        await self.host.caches_synced()
 
     @property
     def idle(self) -> bool:
         """True if the syncs have begun and no key is ready, held, or waiting for a retry."""
-        return self._host.idle
-
-    @property
-    def failure(self) -> StoreError | None:
-        """The reason why a cache has no watch now; None if all have one."""
-        return self._host.failure
-
-    @property
-    def sync_counts(self) -> tuple[int, int]:
-        """The numbers of syncs and of failed syncs since the start."""
-        return self._host.journal.syncs, self._host.journal.failures
-
-    async def lags(self) -> dict[str, int]:
-        """Return by how many revisions each cache is behind its store, by slot.
-
-        Asks the stores, for a second at most. A store that does not answer is left out.
-        """
-        return await lags(self._host.informers)
-
-    @property
-    def recordings(self) -> Recordings | None:
-        """The recordings of this process; None if it keeps none."""
-        return self._host.recorder
+        return self.host.idle
 
     def recording(self, key: str, *, masked: bool) -> Recording | None:
         """Return the recording of the last failed sync of the key, or else of its last sync.
 
         A *masked* recording has no secrets. Returns None if there is no recording.
         """
-        kept = None if self.recordings is None else self.recordings.newest(self.name, key)
+        recorder = self.host.recorder
+        kept = None if recorder is None else recorder.newest(self.name, key)
         if kept is None:
             return None
         delivered = None if kept.delivery is None else kept.delivery.kind
         return recording_of(
             kept,
-            self._host.informers,
-            delivered or self._host.primaries[0].cache.kind,
+            self.host.informers,
+            delivered or self.host.primaries[0].cache.kind,
             surface=self.surface,
             masked=masked,
             version=self.version,
@@ -119,30 +84,6 @@ class Hosted(ABC):
     def replay_settings(self) -> Mapping[str, object]:
         """The settings that a replay needs."""
         return {}
-
-    @property
-    def informers(self) -> Mapping[str, Informer[Any]]:
-        """The informers by slot, once the stores are open."""
-        return self._host.informers
-
-    def planned(self, key: str) -> KeyPlan | None:
-        """Return what the syncs of the key would do; None if the controller does not only plan."""
-        plan = self._host.plan
-        return None if plan is None else plan.key_plan(key)
-
-    @property
-    def primaries(self) -> int:
-        """The number of cached objects whose keys are synced."""
-        return sum(len(informer.cache) for informer in self._host.primaries)
-
-    def existing(self, keys: Collection[str]) -> int:
-        """Return how many of these keys have a cached primary, valid or not."""
-        caches = [informer.cache for informer in self._host.primaries]
-        return len({key for cache in caches for key in keys if key in cache})
-
-    def invalid(self) -> dict[str, str]:
-        """Return why the newest state of each invalid primary is invalid, by key."""
-        return invalid_of(self._host)
 
     @abstractmethod
     def holds(self, key: str) -> bool:
@@ -214,7 +155,7 @@ class KeyedController(Hosted):
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about *key*, for people."""
-        self._host.history.event(key, type, reason, message)
+        self.host.history.event(key, type, reason, message)
 
     def holds(self, key: str) -> bool:
         return self._keys.holds(key)
@@ -226,13 +167,13 @@ class KeyedController(Hosted):
         return self._keys.resync(self._primary, keys)
 
     def explain(self, key: str) -> Explanation:
-        return explanation_of(self._host, key, self._primary.informer.cache, self._loop.queue)
+        return explanation_of(self.host, key, self._primary.informer.cache, self._loop.queue)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         return tree(key, self._primary.informer, beyond=beyond)
 
     def status(self) -> Status:
-        return status_of(self._host, self.holds, self._keys.count, syncs=self._counts())
+        return status_of(self.host, self.holds, self._keys.count, syncs=self._counts())
 
     def _counts(self) -> Counts:
         now, queue = asyncio.get_running_loop().time(), self._loop.queue

@@ -527,7 +527,7 @@ class CrashRecords:
         self._quarantines: list[Quarantine] = []
         self._prefix = claim_record(controller, "")
         self._name = claim_record(controller, claims.process)
-        self._host = socket.gethostname()
+        self.host = socket.gethostname()
         self._claimed: dict[Name, None] = {}
         self._alone = False
         self._stored: Stored | None = None  # the record of this process as it was written last
@@ -597,7 +597,7 @@ class CrashRecords:
         found = {}
         for process, record in self._others.items():
             keys = tuple(key for key_place, key in record.keys if key_place == place and holds(key))
-            if keys or not shared or record.host == self._host:
+            if keys or not shared or record.host == self.host:
                 alone = record.alone and len(record.keys) == 1
                 found[process] = Left(process, keys, alone=alone)
         return found
@@ -672,7 +672,7 @@ class CrashRecords:
         if not self._begun:
             return True
         async with self._writing:  # the claims of several workers are one write
-            record = ClaimRecord(tuple(self._claimed), self._host, self._alone)
+            record = ClaimRecord(tuple(self._claimed), self.host, self._alone)
             if self._stored is not None and record == self._written:
                 return True
             value = msgspec.json.encode(record)

@@ -21,6 +21,7 @@ import msgspec
 
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.hosted import Hosted
+from natsctl.core.status import lags
 from natsctl.daemon.metrics import Scrape, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.settings.address import Address, reason_of
@@ -169,10 +170,11 @@ class Vitals:
         runtimes, connection, cluster = self._runtimes, self._connection, self._cluster
         measured = {runtime.name: runtime for runtime in runtimes if isinstance(runtime, Hosted)}
         states = [participation.state() for participation in self._participations]
-        lags = await asyncio.gather(*(runtime.lags() for runtime in measured.values()))
+        hosts = [runtime.host for runtime in measured.values()]
+        behind = await asyncio.gather(*(lags(host.informers) for host in hosts))
         scrape = Scrape(
             measures=[runtime.measures() for runtime in measured.values()],
-            lags=dict(zip(measured, lags, strict=True)),
+            lags=dict(zip(measured, behind, strict=True)),
             connection=None if connection is None else connection.state(),
             elections=[state for state in states if state.count == 1],
             shards=[state for state in states if state.count > 1],

@@ -20,6 +20,7 @@ from natsctl.core.pauses import PAUSES
 from natsctl.core.plan.record import PlannedChange, place_of
 from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.readers import Primary
+from natsctl.core.status import invalid_of
 from natsctl.core.sync import current_key
 from natsctl.core.task_group import for_each
 from natsctl.daemon.loader import make
@@ -81,8 +82,8 @@ async def inspecting(
                     await runtime.complete()
                 synced = True
             except TimeoutError:
-                if runtime.failure is not None:
-                    raise runtime.failure from None
+                if runtime.host.failure is not None:
+                    raise runtime.host.failure from None
         yield runtime
 
 
@@ -259,14 +260,16 @@ class _Run:
             await runtime.controller.garbage_secondaries()
             await self._settled()
             garbage = await runtime.garbage_plan(at_once=True)
-        for key, reason in runtime.invalid().items():
+        for key, reason in invalid_of(runtime.host).items():
             if not keys or key in keys:
                 record.skipped(key, reason)
         plans = record.keys()
-        missing = tuple(key for key in keys if key not in plans and not runtime.existing([key]))
+        missing = tuple(
+            key for key in keys if key not in plans and not runtime.host.existing([key])
+        )
         plan = Plan(
             controller=runtime.name,
-            summary=record.summary(plans, runtime.existing),
+            summary=record.summary(plans, runtime.host.existing),
             keys=plans,
             garbage=garbage if garbage.orphans else UNSET,
             missing=missing or UNSET,
@@ -282,8 +285,8 @@ class _Run:
         deadline = clock() + LIST_TIMEOUT_S
         while not self._runtime.synced.is_set():
             await self._step()
-            if clock() >= deadline and self._runtime.failure is not None:
-                raise self._runtime.failure
+            if clock() >= deadline and self._runtime.host.failure is not None:
+                raise self._runtime.host.failure
 
     async def _settled(self) -> None:
         """Wait until no key needs a sync, with failed keys synced again where that may help."""
@@ -321,7 +324,8 @@ class _Run:
             )
 
     def _show_progress(self) -> tuple[int, int]:
-        syncs, primaries = self._stores.record.syncs, self._runtime.primaries
+        syncs, informers = self._stores.record.syncs, self._runtime.host.primaries
+        primaries = sum(len(informer.cache) for informer in informers)
         self._progress(syncs, primaries)
         return syncs, primaries
 
@@ -379,7 +383,7 @@ class Planner:
                 f"{runtime.name} cannot be planned in its daemon: {path} alone makes another "
                 f"controller, {controller.name}"
             )
-        caches = [informer.cache for informer in runtime.informers.values()]
+        caches = [informer.cache for informer in runtime.host.informers.values()]
         objects = sum(len(cache) + len(cache.invalid) for cache in caches)
         if objects > self._objects_max:
             raise UsageError(

@@ -255,7 +255,7 @@ class ControllerEndpoints:
         """Return the status of the controller; some parts are empty before its caches exist."""
         status = Status(controller=self._runnable.name)
         part = None if self._participation is None else self._participation.state()
-        if self._hosted is not None and self._hosted.prepared:
+        if self._hosted is not None and self._hosted.host.informers:
             status = self._hosted.status()
         if self._dry_run:  # a plan may have another id
             status = replace(status, installation="")
@@ -277,7 +277,8 @@ class ControllerEndpoints:
 
     @property
     def _sync_counts(self) -> tuple[int, int]:
-        return (0, 0) if self._hosted is None else self._hosted.sync_counts
+        journal = None if self._hosted is None else self._hosted.host.journal
+        return (0, 0) if journal is None else (journal.syncs, journal.failures)
 
     async def _status(self, request: bytes) -> bytes:
         presence = self.peers.meet(request)
@@ -290,7 +291,7 @@ class ControllerEndpoints:
             return "standby" if self._shard is None else "joining"
         if self._runnable.synced.is_set():
             return "syncing"
-        return "listing" if self._hosted is not None and self._hosted.prepared else "starting"
+        return "listing" if self._hosted is not None and self._hosted.host.informers else "starting"
 
     @property
     def _leads(self) -> bool:
@@ -299,13 +300,15 @@ class ControllerEndpoints:
 
     @property
     def _stopping(self) -> bool:
-        return self._hosted is not None and self._hosted.stopping
+        return self._hosted is not None and self._hosted.host.stopping
 
     async def _explain(self, request: bytes) -> bytes:
         key = _key(request)
         runtime = self._started()
+        plan = runtime.host.plan
+        planned = None if plan is None else plan.key_plan(key)
         answer = KeyExplanation(
-            **asdict(runtime.explain(key)), daemon=self._daemon, planned=runtime.planned(key)
+            **asdict(runtime.explain(key)), daemon=self._daemon, planned=planned
         )
         if self._shard is not None:
             member, here = self._shard.whose(key) or "", runtime.holds(key)
@@ -332,7 +335,7 @@ class ControllerEndpoints:
         except DECODE_ERRORS as error:
             raise UsageError(f"send the kind and the key of an object: {error}") from error
         runtime = self._started()
-        for informer in runtime.informers.values():
+        for informer in runtime.host.informers.values():
             cache = informer.cache
             stored = cache.newest(wanted.key) if cache.kind.name == wanted.kind else None
             if stored is not None and stored.value:
@@ -374,7 +377,7 @@ class ControllerEndpoints:
     async def _record(self, request: bytes) -> bytes:
         """Record the syncs of keys, or only failed ones again if the first word is `-`."""
         runtime = self._started()
-        recordings, words, name = runtime.recordings, _keys(request), runtime.name
+        recordings, words, name = runtime.host.recorder, _keys(request), runtime.name
         if recordings is None:
             raise UsageError(f"{name} keeps no recordings")
         if words[:1] == [STOP]:
@@ -455,7 +458,7 @@ class ControllerEndpoints:
         return fitting(self._connection.payload_max, count, limited)
 
     def _started(self) -> Hosted:
-        if self._hosted is None or not self._hosted.prepared:
+        if self._hosted is None or not self._hosted.host.informers:
             raise NatsctlError(f"{self._runnable.name} is starting: try again")
         return self._hosted
 

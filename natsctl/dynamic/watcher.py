@@ -167,7 +167,7 @@ class DynamicWatcher:
         )
         self._batches = Batches(self._watches)
         self._locks: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
-        self._host: Host | None = None  # from a start to its end
+        self.host: Host | None = None  # from a start to its end
         self._queue: WorkQueue[ObjectIdentifier]
         self._calls = Calls(
             DYNAMIC,
@@ -185,7 +185,7 @@ class DynamicWatcher:
 
         The dynamic watcher can be started again after its end. Raises `UsageError` while it runs.
         """
-        if self._host is not None:
+        if self.host is not None:
             raise UsageError("the dynamic watcher runs already: stop it before another start")
         options = self._options
         queue = WorkQueue(limiter=options.rate_limiter, bucket=options.overall_rate)
@@ -194,7 +194,7 @@ class DynamicWatcher:
             self.started.set()
 
         self._queue, self._batches = queue, Batches(self._watches)
-        self._host = host = Host(
+        self.host = host = Host(
             DYNAMIC,
             lambda: {DYNAMIC: queue},
             start=begin,
@@ -206,12 +206,12 @@ class DynamicWatcher:
                 await host.run(loop.run(host.begin, workers=options.workers))
         finally:
             self.started.clear()
-            self._host = None
+            self.host = None
 
     def stop(self) -> None:
         """Begin no more calls of the reconciler; `start` returns when running calls have ended."""
-        if self._host is not None:
-            self._host.stop()
+        if self.host is not None:
+            self.host.stop()
 
     # ---- watchers
 
@@ -358,7 +358,7 @@ class DynamicWatcher:
 
     def _enqueue(self, watcher: ObjectIdentifier, cause: Cause) -> None:
         initial = cause is Cause.FOUND
-        if self._host is None or (initial and self._options.disable_initial_reconcile):
+        if self.host is None or (initial and self._options.disable_initial_reconcile):
             return
         priority = Priority.RESYNC if initial else Priority.SECONDARY
         self._queue.offer(watcher, priority=priority)
@@ -377,7 +377,7 @@ class DynamicWatcher:
     # ---- checks
 
     def _started(self) -> None:
-        if self._host is None or not self.started.is_set():
+        if self.host is None or not self.started.is_set():
             raise NotStartedError("the dynamic watcher must be started to do that")
 
     def _check(self, watcher: ObjectIdentifier) -> None:

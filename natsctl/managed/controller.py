@@ -109,7 +109,7 @@ class ManagedController(KeyedController, Generic[T]):
             failed="reconciliation failed",
             on_held_back=self._report_pause,
         )
-        self._host.history.regarding, self._host.history.reported = self._references, True
+        self.host.history.regarding, self.host.history.reported = self._references, True
         self._loop.paused.listen(lambda *_: None, self._paused)
 
     def reconciler(self, managed: Primary[T]) -> ManagedReconciler[T]:
@@ -139,7 +139,7 @@ class ManagedController(KeyedController, Generic[T]):
                 partial(keys.primaries_changed, primary),
             )
             moves = PrimaryListener(keys, primary)
-            await self._host.run(self._loop.run(self._host.begin, moves, workers=self.workers))
+            await self.host.run(self._loop.run(self.host.begin, moves, workers=self.workers))
 
     def enqueue_key(self, key: str) -> None:
         """Reconcile the object soon, unless the key is another process's.
@@ -160,8 +160,8 @@ class ManagedController(KeyedController, Generic[T]):
 
     def measures(self) -> Measures:
         syncs = None if self._opened is None else self._counts()
-        health = health_of(self._host, self.holds, syncs)
-        return measures_of(self._host, health, workers=self.workers, syncs=syncs)
+        health = health_of(self.host, self.holds, syncs)
+        return measures_of(self.host, health, workers=self.workers, syncs=syncs)
 
     @property
     def _primary(self) -> Primary[T]:
@@ -180,14 +180,14 @@ class ManagedController(KeyedController, Generic[T]):
         primary = Primary(informer, writes, backends.open, self._loop.queue)
         async with AsyncExitStack() as stack:
             systems = {id(system): system for system in (stores, backends.nats) if system}
-            self._host.history.recorders = [
+            self.host.history.recorders = [
                 await stack.enter_async_context(system.recorder(self.name))
                 for system in systems.values()
             ]
             self._opened, self._reconciler = primary, self.reconciler(primary)
             self._reconciler.of_controller(adopt=self.adopt)
             self._loop.paused.follow((informer,))
-            watching = self._host.watching(
+            watching = self.host.watching(
                 {"primary": informer}, (informer,), records=self._backends.nats
             )
             await stack.enter_async_context(watching)
@@ -220,7 +220,7 @@ class ManagedController(KeyedController, Generic[T]):
         primary = self._primary
         if skips_invalid(primary, key):
             return None
-        history, queue = self._host.history, self._loop.queue
+        history, queue = self.host.history, self._loop.queue
         noted, stored = queue.noted(key), primary.informer.cache.get(key)
         last = None if noted is None else noted.last
         run = history.begin(key, operation or queue.reason(key), stored, last=last)

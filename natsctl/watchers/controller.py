@@ -194,7 +194,7 @@ class InformerController(Hosted):
         if not name:
             raise UsageError(f"{self.name}: a resource kind has a name")
         if name not in self._resource_kinds:
-            history, pausing = self._host.history, self._host.pausing
+            history, pausing = self.host.history, self.host.pausing
             self._resource_kinds[name] = ResourceKind(
                 name, self._policies, history=history, pausing=pausing
             )
@@ -238,10 +238,10 @@ class InformerController(Hosted):
 
         async def notify(kind: ResourceKind) -> None:
             loop = kind.loop(self.name, timeout_s=self._timeout_s)
-            await loop.run(self._host.begin, kind, workers=self.workers)
+            await loop.run(self.host.begin, kind, workers=self.workers)
 
         async with self.opened():
-            await self._host.run(*map(notify, self._watched()))
+            await self.host.run(*map(notify, self._watched()))
         for kind in self._resource_kinds.values():
             if kind.failure is not None:
                 raise kind.failure
@@ -298,7 +298,7 @@ class InformerController(Hosted):
         kinds = self._watched()
         queued = (kind for kind in kinds if kind.queue.work(key) is not None or kind.failed(key))
         kind = next(queued, kinds[0])
-        explanation = explanation_of(self._host, key, self._informer_of(key).cache, kind.queue)
+        explanation = explanation_of(self.host, key, self._informer_of(key).cache, kind.queue)
         return msgspec.structs.replace(explanation, failures=kind.failed(key))
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
@@ -311,7 +311,7 @@ class InformerController(Hosted):
         ages_s = [kind.oldest_unanswered_s for kind in kinds]
         return msgspec.structs.replace(
             status_of(
-                self._host,
+                self.host,
                 self.holds,
                 len,
                 errors=self._errors(),
@@ -360,8 +360,8 @@ class InformerController(Hosted):
 
         There is a queue for each resource kind. Calls to watchers are not counted as syncs.
         """
-        health = health_of(self._host, self.holds, errors=self._errors())
-        return measures_of(self._host, health, workers=self.workers)
+        health = health_of(self.host, self.holds, errors=self._errors())
+        return measures_of(self.host, health, workers=self.workers)
 
     def _queues(self) -> dict[str, WorkQueue[str]]:
         return {name: kind.queue for name, kind in self._resource_kinds.items()}
@@ -381,8 +381,8 @@ class InformerController(Hosted):
         async with AsyncExitStack() as stack:
             if records is not None:
                 recorder = await stack.enter_async_context(records.recorder(self.name))
-                self._host.history.recorders = (recorder,)
-            watching = self._host.watching(informers, tuple(informers.values()), records=records)
+                self.host.history.recorders = (recorder,)
+            watching = self.host.watching(informers, tuple(informers.values()), records=records)
             await stack.enter_async_context(watching)
             yield
 

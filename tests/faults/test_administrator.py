@@ -67,7 +67,7 @@ async def test_a_bucket_recreated_after_it_was_reported_missing_deletes_no_secon
         await eventually(bed.swept)
         kept = await bed.checker.copies()
         config = await bed.admin.drop(THINGS)
-        await eventually(lambda: isinstance(bed.runtime.failure, StoreMissingError))
+        await eventually(lambda: isinstance(bed.runtime.host.failure, StoreMissingError))
         await eventually(lambda: refuses(bed, "does not exist"))
         await bed.admin.restore(config)
         await bed.checker.settled(kept=kept)
@@ -81,7 +81,7 @@ async def test_a_missing_bucket_deletes_no_secondary(nats_server: NatsServer) ->
     async with nats_test_bed(nats_server.url) as bed:
         kept = await bed.checker.copies()
         await bed.admin.drop(THINGS)
-        await eventually(lambda: isinstance(bed.runtime.failure, StoreMissingError))
+        await eventually(lambda: isinstance(bed.runtime.host.failure, StoreMissingError))
         for _ in range(3):
             await bed.broken()
             await eventually(lambda: refuses(bed, "does not exist"))

@@ -20,7 +20,7 @@ async def test_a_controller_converges_after_a_restart_of_the_apiserver_under_cha
         async with meddling(bed, KEYS):
             await progress(bed)
             own_kube_server.kill()
-            await eventually(lambda: bed.runtime.failure is not None)
+            await eventually(lambda: bed.runtime.host.failure is not None)
             await bed.put(*KEYS)
             await bed.delete(*KEYS[1::4])
             await own_kube_server.start()
@@ -37,7 +37,7 @@ async def test_a_watch_relists_after_its_history_was_compacted(
         kube_test_bed(nats_server.url, own_kube_server, through=kubeconfig) as bed,
     ):
         proxy.cut()
-        await eventually(lambda: bed.runtime.failure is not None)
+        await eventually(lambda: bed.runtime.host.failure is not None)
         await bed.remove(KEYS[0])
         await bed.edit(KEYS[1], {"data": {"text": "spoilt"}})
         own_kube_server.compact()
@@ -59,7 +59,7 @@ async def test_a_controller_converges_after_a_lost_network_connection(
             async with meddling(bed, KEYS):
                 await progress(bed)
                 proxy.cut() if fault == "cut" else proxy.freeze()
-                await eventually(lambda: bed.runtime.failure is not None)
+                await eventually(lambda: bed.runtime.host.failure is not None)
                 with suppress(AssertionError):  # the object may not exist at this moment
                     await bed.remove(KEYS[0])
                 await bed.put(*KEYS[2:6])
@@ -91,7 +91,7 @@ async def test_a_controller_converges_after_a_pause_of_the_apiserver(
         own_kube_server.pause()
         await bed.put(*KEYS)
         await bed.delete(*KEYS[1::4])
-        await eventually(lambda: bed.runtime.failure is not None)
+        await eventually(lambda: bed.runtime.host.failure is not None)
         own_kube_server.resume()
         await bed.settled()
 
@@ -114,7 +114,7 @@ async def test_a_controller_converges_after_both_servers_were_killed(
             await progress(bed)
             nats_server.kill()
             own_kube_server.kill()
-            await eventually(lambda: bed.runtime.failure is not None)
+            await eventually(lambda: bed.runtime.host.failure is not None)
             await own_kube_server.start()
             await nats_server.start()
             await progress(bed)

@@ -83,7 +83,7 @@ async def test_no_garbage_is_collected_while_nats_is_down(
     async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
         mark = own_kube_server.mark()
         nats_server.kill()
-        await eventually(lambda: bed.runtime.failure is not None)
+        await eventually(lambda: bed.runtime.host.failure is not None)
         planted = await bed.plant("late", "nobody")
         await gc_cycles()
         assert bed.deleted(mark) == set()
@@ -144,7 +144,7 @@ async def test_an_outage_of_the_apiserver_only_delays_the_deletion_of_secondarie
         await eventually(lambda: bed.deleted(mark))
         proxy.cut()
         await bed.put(KEYS[0])
-        await eventually(lambda: bed.runtime.failure is not None)
+        await eventually(lambda: bed.runtime.host.failure is not None)
         await gc_cycles()
         await proxy.heal()
         await bed.settled()

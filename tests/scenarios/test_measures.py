@@ -6,7 +6,7 @@ import pytest
 
 from natsctl import ControllerRuntime, PermanentError, Primary, StoreError
 from natsctl.core.counters import Counts
-from natsctl.core.status import CacheMeasures, Measures
+from natsctl.core.status import CacheMeasures, Measures, lags
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController
@@ -217,19 +217,19 @@ async def test_lags_returns_the_revisions_that_a_cache_is_behind() -> None:
         client = app_client(harness)
         await client.app("shop")
         await harness.run_until_idle()
-        assert await harness.runtime.lags() == {"apps": 0, "parts": 0}
+        assert await lags(harness.runtime.host.informers) == {"apps": 0, "parts": 0}
         with stores.store(APPS).held_up():
             for text in ("a", "b", "c"):
                 await client.app("shop", text=text)
-            assert await harness.runtime.lags() == {"apps": 3, "parts": 0}
+            assert await lags(harness.runtime.host.informers) == {"apps": 3, "parts": 0}
         await harness.run_until_idle()
-        assert await harness.runtime.lags() == {"apps": 0, "parts": 0}
+        assert await lags(harness.runtime.host.informers) == {"apps": 0, "parts": 0}
 
 
 async def test_lags_omits_a_store_that_fails() -> None:
     async with running(Apps()) as harness:
         app_client(harness).apps.fail(StoreError("out of order"))
-        assert await harness.runtime.lags() == {"parts": 0}
+        assert await lags(harness.runtime.host.informers) == {"parts": 0}
 
 
 async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> None:
@@ -239,7 +239,7 @@ async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> 
     watching.add_informer(SITES)
     watching.add_watcher(watcher, SITES)
     before = watching.measures()
-    assert (before.synced, before.caches, await watching.lags()) == (False, (), {})
+    assert (before.synced, before.caches, await lags(watching.host.informers)) == (False, (), {})
     task = asyncio.create_task(watching.run())
     await watching.synced.wait()
     await asyncio.sleep(1)
@@ -251,7 +251,7 @@ async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> 
     assert [(entry.name, entry.workers, entry.stats.adds) for entry in measures.queues] == [
         (SITES.name, 2, 1)
     ]
-    assert await watching.lags() == {SITES.name: 0}
+    assert await lags(watching.host.informers) == {SITES.name: 0}
     watching.stop()
     await task
 
@@ -284,7 +284,7 @@ async def test_reconciliations_of_managed_objects_are_measured_as_syncs() -> Non
     assert measures.syncs.failed == 0
     assert measures.syncs.succeeded + measures.syncs.delayed >= 1
     assert measures.upkeep is None
-    assert await controller.lags() == {"primary": 0}
+    assert await lags(controller.host.informers) == {"primary": 0}
     await stores.store(DISKS).create("two", b'{"spec": {"size": 1}}')
     await asyncio.sleep(1)
     syncs = controller.measures().syncs

@@ -79,7 +79,7 @@ async def test_a_controller_works_on_its_other_kinds_without_an_optional_one(
         assert stores.kube.store(CONFIGS).keys() == ["default/shop"]
         assert not controller.monitors.available
         assert controller.monitors.owned("shop") == {}
-        assert harness.runtime.failure is None
+        assert harness.runtime.host.failure is None
 
 
 async def test_every_primary_is_synced_when_the_optional_kind_appears(
@@ -135,7 +135,7 @@ async def test_a_controller_waits_for_a_kind_that_is_not_optional() -> None:
     run = asyncio.create_task(runtime.run())
     await asyncio.sleep(60)
     assert not runtime.synced.is_set()
-    assert isinstance(runtime.failure, StoreMissingError)
+    assert isinstance(runtime.host.failure, StoreMissingError)
     add_kind(stores)
     async with asyncio.timeout(10):
         await runtime.synced.wait()

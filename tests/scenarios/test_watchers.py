@@ -737,7 +737,7 @@ class TestStartAndStop:
         sites_controller.use(nats=stores)
         task = asyncio.create_task(sites_controller.run())
         await asyncio.sleep(100)
-        assert sites_controller.failure is not None
+        assert sites_controller.host.failure is not None
         assert not sites_controller.synced.is_set()
         stopped_at = now()
         sites_controller.stop()

@@ -155,7 +155,7 @@ async def _opened(
         call = _call_of(hosted, tape)
 
         async def handle(handling: ExitStack) -> float | None:
-            tape.begin(hosted.informers)
+            tape.begin(hosted.host.informers)
             random.seed(recorded.seed)
             handling.enter_context(noting(tape.variables.append))
             return await call()

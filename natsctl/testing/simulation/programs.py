@@ -20,16 +20,16 @@ class HostedProgram:
 
     @property
     def idle(self) -> bool:
-        return self.hosted.idle and self.hosted.failure is None
+        return self.hosted.idle and self.hosted.host.failure is None
 
     def resync(self) -> None:
         """Sync every key again, if the controller has begun to work."""
-        if self.hosted.synced.is_set() and not self.hosted.stopping:
+        if self.hosted.synced.is_set() and not self.hosted.host.stopping:
             self.hosted.resync()
 
     def requested_s(self, keys: Sequence[str]) -> float | None:
         """Return the seconds until the last time that a sync of these keys asked for, if any."""
-        if not self.hosted.prepared:
+        if not self.hosted.host.informers:
             return None
         places = (self.hosted.explain(key).queued for key in keys)
         return max(
@@ -39,12 +39,12 @@ class HostedProgram:
     @property
     def failed_syncs(self) -> int:
         """The number of failed syncs since the start."""
-        return self.hosted.status().failures if self.hosted.prepared else 0
+        return self.hosted.status().failures if self.hosted.host.informers else 0
 
     @property
     def failing(self) -> dict[str, str]:
         """The error of each key whose last sync failed."""
-        return self.hosted.status().failing if self.hosted.prepared else {}
+        return self.hosted.status().failing if self.hosted.host.informers else {}
 
 
 class GuestProgram:

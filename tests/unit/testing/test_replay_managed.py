@@ -184,7 +184,7 @@ async def ended(
     """Stop the controller, and return a sync as it is read from a file."""
     running.stop()
     await task
-    recording = recording_of(kept, running.informers, DISKS, surface="managed", masked=True)
+    recording = recording_of(kept, running.host.informers, DISKS, surface="managed", masked=True)
     return decode_recording(recording.encoded())
 
 

@@ -120,7 +120,9 @@ def record_call(controller: type[Sites], text: str, *changes: Happens) -> Record
         kept = max(last, key=lambda sync: (sync.failed, len(sync.steps), sync.started))
         running.stop()
         await task
-        recorded = recording_of(kept, running.informers, SITES, surface="watchers", masked=True)
+        recorded = recording_of(
+            kept, running.host.informers, SITES, surface="watchers", masked=True
+        )
         return decode_recording(recorded.encoded())
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
