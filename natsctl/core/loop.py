@@ -271,42 +271,48 @@ class SyncLoop(Generic[K]):
         if self._pausing.claims.wary:
             self.paused.quarantine.survived(str(key), self.queue)
 
-    async def _held_back(self, work: Work[K], claim: ClaimedKey | None) -> bool:
-        """Give back the key if it may not be synced now; return whether it may not."""
-        if not self.own.has(work.key):
-            self.queue.drop(work.key)
-            self.queue.give_back(work.key)
-            return True
-        if self._pausing.whole is not None and self._plan is None:
-            await self._wait_running(work.key)
-        elif self.paused.holds_back(work.key):
-            await self._hold_back(work)
-        elif claim is not None and self._pausing.claims.wary:
-            if not await self._admitted(work, claim):
-                return True
-            work.at = self.queue.now()  # the sync begins only now
-            return False
-        else:
-            return False
-        return True
+    def may_sync(self, key: K) -> str | None:
+        """Return why the key may not be synced now, None if it may; the one decision about it.
 
-    async def _admitted(self, work: Work[K], claim: ClaimedKey) -> bool:
-        """Wait until the key may be synced, after a process has died; if not, give it back."""
-        key = work.key
-        try:
-            later_s = await self.paused.quarantine.admit(str(key), claim, self.queue)
-        except asyncio.CancelledError:
-            self.queue.give_back(key, untouched=True)
-            raise
-        if later_s is not None:
-            self.queue.offer(key, work.reason, priority=work.priority, after=later_s)
-            self.queue.give_back(key)
-            return False
-        lost = not self.own.has(key)
-        if lost or self._pausing.whole or self.paused.reason(key):
-            claim.release()
-            self.queue.give_back(key, untouched=True)
-            return False
+        Its share may belong to another process, the controller or the key may be paused, or the key
+        may be quarantined.
+        """
+        if not self.own.has(key):
+            return "another process may sync it"
+        if self._pausing.whole is not None and self._plan is None:
+            return f"the controller is paused {self._pausing.whole}"
+        return self.paused.reason(key)
+
+    async def _held_back(self, work: Work[K], claim: ClaimedKey | None) -> bool:
+        """Give back the key if it may not be synced now; return whether it may not.
+
+        After a process has died, a key that may be synced waits until it's safe, see `Quarantine`.
+        """
+        key, queue = work.key, self.queue
+        if self.may_sync(key) is None:
+            if claim is None or not self._pausing.claims.wary:
+                return False
+            try:
+                later_s = await self.paused.quarantine.admit(str(key), claim, queue)
+            except asyncio.CancelledError:
+                queue.give_back(key, untouched=True)
+                raise
+            if later_s is not None:
+                queue.offer(key, work.reason, priority=work.priority, after=later_s)
+                queue.give_back(key)
+            elif self.may_sync(key) is not None:  # the next worker sees to it
+                claim.release()
+                queue.give_back(key, untouched=True)
+            else:
+                work.at = queue.now()  # the sync begins only now
+                return False
+        elif not self.own.has(key):
+            queue.drop(key)
+            queue.give_back(key)
+        elif self._pausing.whole is not None and self._plan is None:
+            await self._wait_running(key)
+        elif self.paused.holds_back(key):
+            await self._hold_back(work)
         return True
 
     async def _wait_running(self, key: K) -> None:
@@ -324,7 +330,7 @@ class SyncLoop(Generic[K]):
         """Give back a paused key; its change is not answered until the key is resumed."""
         key, work.changed = work.key, None
         if self._plan is not None:
-            self._plan.held_back(key, self.paused.reason(key))
+            self._plan.held_back(key, self.paused.reason(key) or "")
         report = self._on_held_back
         if report is None:
             self.queue.give_back(key)
@@ -523,10 +529,10 @@ class PrimaryListener:
         self._primary = primary
 
     async def lost(self, holds: KeyFilter) -> None:
-        """See `ShareListener.lost`: the queue has forgotten the keys already."""
+        """Do nothing: the queue has forgotten the keys already."""
 
     async def gained(self, gained: KeyFilter) -> None:
-        """See `ShareListener.gained`: enqueues primaries that exist or were deleted."""
+        """Enqueue primaries that exist or were deleted."""
         cache, store = self._primary.informer.cache, self._primary.informer.store
 
         def is_gained(key: Hashable) -> bool:

@@ -115,16 +115,16 @@ class PausedKeys:
 
     # ---- the decision
 
-    def reason(self, key: Any) -> str:
-        """Return why the key may not be synced; empty if it may."""
+    def reason(self, key: Any) -> str | None:
+        """Return why the key may not be synced, None if it may."""
         if key in self.pauses:
             return f"paused {self.pauses[key]}"
         deaths = self.quarantine.quarantined.get(key)
-        return "" if deaths is None else f"quarantined: {deaths}"
+        return None if deaths is None else f"quarantined: {deaths}"
 
     def holds_back(self, key: Any) -> bool:
         """Return whether the key may not be synced, and remember that a sync was held back."""
-        if key not in self.pauses and key not in self.quarantine.quarantined:
+        if self.reason(key) is None:
             return False
         self._pending.add(key)
         return True
