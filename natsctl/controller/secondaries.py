@@ -235,8 +235,8 @@ class Secondaries:
     ) -> None:
         """Enqueue the keys that the change concerns, but not the *writer*, whose sync made it.
 
-        A change of another installation's object concerns no key, and one of an object whose value
-        is not kept concerns a key of another process. A sync creates objects of one key, its own.
+        A change of another installation's object concerns no key. A sync creates objects of one
+        key, its own.
         """
         if writer is not None and change.before is None and self._maps is None:
             return
@@ -244,9 +244,7 @@ class Secondaries:
         states = [stored for stored in (change.before, change.after) if stored is not None]
         known = [stored for stored in states if is_read(stored)]
         in_cluster = isinstance(kind, KubeKind)
-        if states and (
-            not known or (in_cluster and all(foreign(metadata_of(kind, it)) for it in states))
-        ):
+        if states and in_cluster and all(foreign(metadata_of(kind, it)) for it in states):
             return
         if predicate is not None and len(known) == len(states) and not _matches(predicate, change):
             return

@@ -218,3 +218,18 @@ async def test_barrier_timeout_s_limits_the_wait_for_own_writes() -> None:
         assert len(controller.seen) == 3
     runtime.stop()
     await task
+
+
+async def test_a_write_that_a_list_does_not_show_syncs_its_owner_again() -> None:
+    controller, stores = Counting(), SlowStores()
+    async with running(controller, stores=stores) as harness:
+        parts = stores.store(PARTS)
+        with parts.held_up():
+            await app_client(harness).app("shop")
+            await asyncio.sleep(1)
+            parts.vanish("shop")
+            parts.forget()
+            parts.cut()
+        await asyncio.sleep(30)  # far less than until the next resync
+        await harness.run_until_idle()
+        assert parts.keys() == ["shop"]

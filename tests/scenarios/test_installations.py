@@ -1,14 +1,14 @@
 """Two NATS systems that share a cluster never change each other's objects."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
-from natsctl import Controller, kv, primary, secondary
+from natsctl import Change, Controller, kv, primary, secondary
 from natsctl.core.coordination.installation import (
     INSTALLATION,
     KEY,
@@ -167,6 +167,28 @@ async def test_changes_of_objects_of_another_installation_sync_nothing() -> None
         await configs(production_stores).delete("default/shop-main")
         await production.run_until_idle()
         assert staging_sites.syncs == []
+
+
+async def test_handle_secondary_gets_no_change_of_another_installations_object() -> None:
+    class Mapping(Sites):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mapped: list[str] = []
+
+        def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
+            self.mapped.append(change.key)
+            return super().handle_secondary(change)
+
+    production_stores, staging_stores = two_systems()
+    production_sites, staging_sites = Sites(), Mapping()
+    async with running_in_both(
+        production_stores, staging_stores, production_sites, staging_sites
+    ) as (production, staging):
+        await production_sites.sites.put("shop", site("hi"))
+        await production.run_until_idle()
+        await staging_sites.sites.put("bar", site("hi"))
+        await staging.run_until_idle()
+        assert set(staging_sites.mapped) == {"default/bar-main"}
 
 
 async def test_a_handler_cannot_delete_another_installations_object() -> None:
