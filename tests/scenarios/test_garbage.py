@@ -12,6 +12,7 @@ from natsctl import (
     Object,
     StoreMissingError,
     StoreTimeoutError,
+    UsageError,
     kv,
     primary,
     secondary,
@@ -698,6 +699,21 @@ async def test_an_old_plan_does_not_delete_a_recreated_object() -> None:
 
         assert (await harness.runtime.garbage_apply(planned)).orphans == ()
         assert client.parts.keys() == ["lost", "shop.main"]
+
+
+async def test_a_plan_of_a_recreated_store_deletes_nothing() -> None:
+    async with running(Apps()) as harness:
+        client = await converged(harness)
+        await put(client.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(1)
+        planned = await plan(harness)
+        client.parts.recreate()
+        await put(client.parts, "lost", owned_by("nobody"))  # the same key at the same revision
+        await asyncio.sleep(30)
+
+        with pytest.raises(UsageError, match="was recreated since the plan was made"):
+            await harness.runtime.garbage_apply(planned)
+        assert client.parts.keys() == ["lost"]
 
 
 async def test_gc_cycles_resume_after_a_user_accepts_a_recreated_bucket() -> None:
