@@ -143,6 +143,18 @@ async def test_an_object_that_never_had_labels_is_kept() -> None:
         assert (await harness.runtime.garbage_plan()).orphans == ()
 
 
+async def test_an_object_that_was_made_for_another_kind_is_no_orphan() -> None:
+    client = await stopped_after_a_gc_cycle("shop", "bar")
+    labels = {OWNER_KEY: "shop", "natsctl.io/owner-kind": "Other.apps"}
+    await put(client.parts, "theirs", {"metadata": {"labels": labels}, "spec": {"text": "theirs"}})
+    await put(client.parts, "theirs", b"oops")
+    await client.apps.delete("shop")
+    async with running(Apps(), stores=client.stores) as harness:
+        await asyncio.sleep(LONG)
+        assert client.part_keys == ["bar.main", "theirs"]
+        assert (await harness.runtime.garbage_plan()).orphans == ()
+
+
 async def test_an_object_recreated_by_others_has_no_owner() -> None:
     client = await stopped_after_a_gc_cycle("shop", "bar")
     await client.parts.delete("shop.main")

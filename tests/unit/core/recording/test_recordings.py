@@ -112,6 +112,17 @@ class Shops(Controller):
         raise ValueError(f"cannot sync {key}")
 
 
+async def test_a_kept_sync_has_its_duration_and_the_failures_before_it() -> None:
+    recordings, controller = Recordings(), Shops()
+    with recording(recordings):
+        async with running(controller) as harness:
+            await controller.shops.put("a", Shop())
+            await harness.run_for(3600)
+    (kept,) = recordings.of("shops", "a")
+    assert kept.failures > 5
+    assert (kept.operation, kept.duration_s) == ("retry", 0)
+
+
 @pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
 async def test_the_measures_have_the_memory_of_the_recordings(keys: list[str]) -> None:
     recordings, controller = Recordings(), Shops()
