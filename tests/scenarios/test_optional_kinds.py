@@ -1,6 +1,7 @@
 """A controller works without an optional kind, and uses the kind when the cluster has it."""
 
 import asyncio
+import logging
 
 import msgspec
 import pytest
@@ -113,7 +114,10 @@ async def test_a_controller_continues_without_an_optional_kind_that_disappears(
         assert harness.runtime.status().failing == {}
 
 
-async def test_the_status_names_a_missing_optional_kind(stores: MemoryStores) -> None:
+async def test_the_status_names_a_missing_optional_kind_that_is_logged_once(
+    stores: MemoryStores, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     async with running(Apps(), stores=stores) as harness:
         assert harness.runtime.status().missing_kinds == ["Monitor.monitoring.test"]
         restarts = harness.runtime.status().watch_restarts
@@ -123,6 +127,11 @@ async def test_the_status_names_a_missing_optional_kind(stores: MemoryStores) ->
         await asyncio.sleep(LONGEST_WAIT_S)
         await harness.run_until_idle()
         assert harness.runtime.status().missing_kinds == []
+    kinds = [message for message in caplog.messages if message.startswith("optional kind")]
+    assert [message.split(" kind=")[0] for message in kinds] == [
+        "optional kind does not exist yet",
+        "optional kind exists now",
+    ]
 
 
 async def test_a_controller_waits_for_a_kind_that_is_not_optional() -> None:

@@ -27,26 +27,6 @@ async def test_work_beyond_the_limit_raises_timeout_error() -> None:
     assert now() == 10
 
 
-async def test_a_task_that_hit_the_limit_is_not_cancelled() -> None:
-    limit = TimeLimit(10)
-    with pytest.raises(TimeoutError), limit:
-        await asyncio.Event().wait()
-    await asyncio.sleep(1)
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
-    with limit:
-        await asyncio.sleep(9)
-
-
-async def test_the_limit_holds_for_each_block_of_a_task() -> None:
-    limit = TimeLimit(10)
-    for _ in range(2):
-        with pytest.raises(TimeoutError), limit:
-            await asyncio.Event().wait()
-    assert now() == 20
-
-
 async def test_every_task_has_its_own_limit() -> None:
     limit = TimeLimit(10)
     ended: dict[int, float] = {}
@@ -74,12 +54,6 @@ async def test_a_block_that_ended_does_not_delay_the_deadlines_of_others() -> No
         await asyncio.Event().wait()
     assert now() == 11
     await first
-
-
-async def test_a_time_limit_raises_the_error_of_its_owner() -> None:
-    limit = TimeLimit(10, error=lambda: ValueError("too long"))
-    with pytest.raises(ValueError, match="too long"), limit:
-        await asyncio.Event().wait()
 
 
 async def test_a_cancellation_by_others_is_raised() -> None:
@@ -111,27 +85,6 @@ async def test_a_cancellation_at_the_time_limit_cancels_the_task() -> None:
         await task
 
 
-async def test_cleanup_after_a_cancellation_may_exceed_the_limit() -> None:
-    limit = TimeLimit(10)
-    cleaned = False
-
-    async def work() -> None:
-        nonlocal cleaned
-        with limit:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(20)
-                cleaned = True
-
-    task = asyncio.create_task(work())
-    await asyncio.sleep(5)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert cleaned
-
-
 async def test_a_block_that_begins_after_a_cancellation_has_a_limit() -> None:
     limit = TimeLimit(10)
     ended = 0.0
@@ -151,11 +104,6 @@ async def test_a_block_that_begins_after_a_cancellation_has_a_limit() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == 15
-
-
-async def test_an_error_of_the_work_is_raised() -> None:
-    with pytest.raises(ValueError, match="mine"), TimeLimit(10):
-        raise ValueError("mine")
 
 
 async def test_work_that_ignores_the_cancellation_continues() -> None:
@@ -188,27 +136,6 @@ async def test_a_task_that_ignores_the_cancellation_is_reported_once() -> None:
     assert reported == [(task, 10 + IGNORED_S)]
 
 
-async def test_a_task_that_ends_its_block_after_the_cancellation_is_not_reported() -> None:
-    reported: list[object] = []
-    limit = TimeLimit(10, on_ignored=reported.append)
-    await stubborn(limit, IGNORED_S - 1)
-    await asyncio.sleep(100)
-    assert reported == []
-
-
-async def test_a_task_is_reported_for_the_block_that_ignores_the_cancellation() -> None:
-    reported: list[float] = []
-    limit = TimeLimit(1, on_ignored=lambda _: reported.append(now()))
-    await stubborn(limit, 1)
-    await stubborn(limit, 100)
-    assert reported == [3 + IGNORED_S]
-
-
-async def test_a_task_that_ignores_the_cancellation_needs_no_reader_of_reports() -> None:
-    await stubborn(TimeLimit(10), 100)
-    assert now() == 110
-
-
 def test_a_limit_outside_a_task_is_refused() -> None:
     loop = asyncio.new_event_loop()
     errors: list[object] = []
@@ -218,13 +145,6 @@ def test_a_limit_outside_a_task_is_refused() -> None:
     loop.run_forever()
     loop.close()
     assert [str(error) for error in errors] == ["a time limit works only inside a task"]
-
-
-async def test_waiting_for_an_event_ends_when_it_is_set() -> None:
-    event = asyncio.Event()
-    asyncio.get_running_loop().call_later(3, event.set)
-    assert await happens(event, within_s=10)
-    assert now() == 3
 
 
 async def test_waiting_for_an_event_ends_after_the_time_limit() -> None:

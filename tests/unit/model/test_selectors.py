@@ -6,57 +6,6 @@ from natsctl import Selector
 from natsctl.errors import UsageError
 from natsctl.model.selectors import Absent, Exists, In, NotIn
 
-WEB = {"app": "web", "tier": "front", "beta": ""}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "app",
-        "app=web",
-        "app==web",
-        "app!=db",
-        "app in (web,db)",
-        "app notin (db)",
-        "!canary",
-        "canary!=yes",
-        "canary notin (yes,no)",
-        "beta=",
-        "beta",
-        "beta in (,on)",
-        "app=web,tier=front",
-    ],
-)
-def test_a_selector_matches_an_object_with_all_requirements(text: str) -> None:
-    assert Selector.parse(text).matches(WEB)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "canary",
-        "app=db",
-        "app!=web",
-        "app in (db,cache)",
-        "app notin (web,db)",
-        "!app",
-        "!beta",
-        "canary=",
-        "canary in (,yes)",
-        "app=",
-        "beta!=",
-        "app=web,tier=back",
-    ],
-)
-def test_a_selector_does_not_match_an_object_that_fails_one_requirement(text: str) -> None:
-    assert not Selector.parse(text).matches(WEB)
-
-
-def test_the_empty_selector_matches_everything() -> None:
-    assert Selector().matches({})
-    assert Selector.parse("  ") == Selector()
-
 
 def test_every_kind_of_requirement_can_be_combined() -> None:
     assert set(Selector.parse("a=b,c!=d,e in (x,y),f notin (z),g,!h").requirements) == {
@@ -69,37 +18,10 @@ def test_every_kind_of_requirement_can_be_combined() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "canonical"),
-    [
-        ("a=b,c!=d,e in (x,y),f notin (z),g,!h", "a=b,c!=d,e in (x,y),f!=z,g,!h"),
-        ("b==1 ,\ta = 2", "a=2,b=1"),
-        ("a in(y , x,y)", "a in (x,y)"),
-        ("a in (x)", "a=x"),
-        ("a notin (,x)", "a notin (,x)"),
-        ("a in (,)", "a="),
-        ("! a", "!a"),
-        ("a=1,a=1", "a=1"),
-        ("a=,b", "a=,b"),
-        ("app.example.com/name=web", "app.example.com/name=web"),
-        ("in in (in,notin)", "in in (in,notin)"),
-    ],
-)
-def test_the_text_of_a_selector_is_canonical(text: str, canonical: str) -> None:
-    assert str(Selector.parse(text)) == canonical
-
-
 def test_equivalent_selectors_are_equal() -> None:
     assert Selector.parse("a=1,b in (x,y)") == Selector.parse("b in (y,x,x),a in (1)")
     assert hash(Selector.parse("a,b")) == hash(Selector.parse("b,a"))
     assert Selector((Exists("b"), Exists("a"))) == Selector((Exists("a"), Exists("b")))
-
-
-def test_a_selector_of_labels_requires_all_of_them() -> None:
-    selector = Selector.of({"tier": "front", "app": "web"})
-    assert str(selector) == "app=web,tier=front"
-    assert selector.matches(WEB)
-    assert not selector.matches({"app": "web"})
 
 
 @pytest.mark.parametrize(

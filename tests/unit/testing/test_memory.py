@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 import natsctl
-from natsctl import EventType, Kind
+from natsctl import EventType
 from natsctl.errors import NotFoundError, StoreMissingError, WatchBrokenError
-from natsctl.model.store import Applied, Listing, WatchEvent
+from natsctl.model.store import Applied, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores, RecordedEvent
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
@@ -40,11 +40,6 @@ class TestFaults:
             with pytest.raises(WatchBrokenError, match=r"Thing\.things"):
                 await anext(events)
 
-    async def test_a_watch_after_a_break_lists_every_key(self, store: MemoryStore) -> None:
-        await store.create("a", value())
-        store.break_watches()
-        assert len(await list_events(store)) == 3
-
     async def test_a_vanished_key_causes_no_event_and_has_no_history(
         self, store: MemoryStore
     ) -> None:
@@ -62,17 +57,6 @@ class TestFaults:
             await store.get("a")
         assert raised.value.deleted_at is None
         assert await store.history("a") == []
-
-    async def test_a_recreated_store_has_another_incarnation_and_starts_at_revision_1(
-        self, store: MemoryStore
-    ) -> None:
-        await store.create("a", value())
-        before = (await list_events(store))[0]
-        store.recreate()
-        after = (await list_events(store))[0]
-        assert isinstance(after, Listing)
-        assert after != before
-        assert (await store.create("b", value())).revision == 1
 
     async def test_a_failing_store_raises_from_every_call_until_the_fault_is_cleared(
         self, store: MemoryStore
@@ -99,12 +83,6 @@ class TestFaults:
 
 
 class TestCounters:
-    async def test_keys_returns_the_existing_keys_in_order(self, store: MemoryStore) -> None:
-        for key in ("b", "a", "c"):
-            await store.create(key, value())
-        await store.delete("c")
-        assert store.keys() == ["a", "b"]
-
     async def test_writes_counts_writes_and_deletions(self, store: MemoryStore) -> None:
         created = await store.create("a", value())
         await store.update("a", value(), revision=created.revision)
@@ -118,20 +96,6 @@ class TestCounters:
 
 
 class TestSharing:
-    async def test_kinds_of_one_bucket_share_its_keys(self, stores: MemoryStores) -> None:
-        part: Kind[Thing] = natsctl.kv(Thing, bucket="things", keys="team.>")
-        created = await stores.store(part).create("team.a", value())
-        assert await stores.store(THINGS).get("team.a") == created
-        assert stores.store(part).writes == stores.store(THINGS).writes == 1
-
-    async def test_a_kind_with_a_key_pattern_sees_only_matching_keys(
-        self, stores: MemoryStores
-    ) -> None:
-        part = natsctl.kv(Thing, bucket="things", keys="team.>")
-        for key in ("team.a", "other"):
-            await stores.store(THINGS).create(key, value())
-        assert stores.store(part).keys() == ["team.a"]
-
     async def test_a_fault_affects_the_whole_bucket_and_no_other_bucket(
         self, stores: MemoryStores
     ) -> None:
@@ -145,10 +109,6 @@ class TestSharing:
     async def test_two_sets_of_stores_share_nothing(self, stores: MemoryStores) -> None:
         await stores.store(THINGS).create("a", value())
         assert MemoryStores().store(THINGS).keys() == []
-
-    async def test_open_and_store_return_the_same_store(self, stores: MemoryStores) -> None:
-        await (await stores.open(THINGS)).create("a", value())
-        assert stores.store(THINGS).keys() == ["a"]
 
 
 class TestEvents:

@@ -1,7 +1,5 @@
 """Owner labels and annotations of a secondary, and the index by owner."""
 
-import re
-
 import pytest
 
 from natsctl import KUMORI, Metadata, OwnerNames
@@ -9,8 +7,6 @@ from natsctl.controller.owners import Owner, label_value
 
 NAMES = OwnerNames()
 SHOP = Owner("App.apps", "shop")
-LEGAL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
-AWKWARD = ["team/a=b", "x" * 64, "x" * 200, "-", "a.", "_a", "=", "/", "h.abc", "a b", "ü", ""]
 
 
 def owned(owner: Owner, names: OwnerNames = NAMES) -> Metadata:
@@ -39,25 +35,12 @@ class TestLabelValues:
     def test_legal_text_is_its_own_label_value(self, text: str) -> None:
         assert label_value(text) == text
 
-    @pytest.mark.parametrize("text", AWKWARD)
-    def test_other_text_gets_a_legal_hash_as_label_value(self, text: str) -> None:
-        assert label_value(text).startswith("h.")
-        assert LEGAL.fullmatch(label_value(text))
-
-    def test_different_texts_have_different_hashes(self) -> None:
-        assert len({label_value(text) for text in AWKWARD}) == len(AWKWARD)
-
     def test_the_hash_is_stable_across_releases(self) -> None:
         hashed = "h.mx4drix37435qgqjeqxuijupcfxdhhkw4a66yrdyluf23wslcnaq"
         assert label_value("team/a") == hashed
 
 
 class TestOwner:
-    @pytest.mark.parametrize("key", ["shop", *AWKWARD])
-    def test_an_owner_survives_a_round_trip(self, key: str) -> None:
-        owner = Owner("App.apps", key)
-        assert NAMES.owner(owned(owner)) == owner
-
     def test_an_object_without_labels_has_no_owner(self) -> None:
         assert NAMES.owner(Metadata()) is None
 

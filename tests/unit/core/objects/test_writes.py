@@ -53,23 +53,6 @@ def now() -> float:
 
 
 class TestReads:
-    async def test_a_sync_reads_its_write_before_the_cache_shows_it(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        mine = stored("x", 1, "mine")
-        with Sync("a"):
-            assert writes.read(informer, "x") is None
-            wrote(writes, informer, mine)
-            assert writes.read(informer, "x") == mine
-
-    async def test_a_sync_does_not_read_an_object_that_it_deleted(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        show(informer, applied("x", 1))
-        with Sync("a"):
-            writes.landed(informer, "x", Written(2, None))
-            assert writes.read(informer, "x") is None
-
     async def test_a_cached_state_newer_than_the_write_is_read(
         self, writes: Writes, informer: Informer[Thing]
     ) -> None:
@@ -85,14 +68,6 @@ class TestReads:
             wrote(writes, informer, stored("x", 3, "mine"))
             show(informer, applied("x", 2, "older"))
             assert writes.read(informer, "x") == stored("x", 3, "mine")
-
-    async def test_the_next_sync_of_the_key_reads_the_write(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1, "mine"))
-        with Sync("a"):
-            assert writes.read(informer, "x") == stored("x", 1, "mine")
 
     async def test_other_syncs_and_other_tasks_read_the_cache(
         self, writes: Writes, informer: Informer[Thing]
@@ -164,17 +139,6 @@ class TestReads:
             wrote(writes, informer, stored("x", 1, "mine"))
             assert writes.read(other_informer, "x") is None
 
-    async def test_keys_include_the_created_and_lack_the_deleted_objects(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        show(informer, applied("kept", 1), applied("changed", 2), applied("deleted", 3))
-        with Sync("a"):
-            wrote(writes, informer, stored("created", 4))
-            wrote(writes, informer, stored("changed", 5))
-            writes.landed(informer, "deleted", Written(6, None))
-            assert sorted(writes.keys(informer)) == ["changed", "created", "kept"]
-        assert sorted(writes.keys(informer)) == ["changed", "deleted", "kept"]
-
     async def test_written_keys_are_those_of_one_store(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -198,25 +162,6 @@ class TestReads:
 
 
 class TestWait:
-    async def test_a_key_without_writes_does_not_wait(self, writes: Writes) -> None:
-        await writes.wait("a")
-        assert now() == 0
-
-    async def test_wait_ends_when_the_cache_has_the_write(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 2))
-        waiting = asyncio.create_task(writes.wait("a"))
-        await asyncio.sleep(3)
-        show(informer, applied("y", 1))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        show(informer, applied("x", 2))
-        await waiting
-        assert writes.waited_s == 3
-        assert writes.timeouts == 0
-
     async def test_a_cache_that_catches_up_needs_no_read_of_the_store(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -252,12 +197,6 @@ class TestWait:
         show(other_informer, applied("x", 1))
         await waiting
 
-    async def test_other_keys_do_not_wait(self, writes: Writes, informer: Informer[Thing]) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1))
-        await writes.wait("b")
-        assert now() == 0
-
     async def test_wait_for_a_deletion_ends_when_the_cache_lacks_the_object(
         self, writes: Writes, informer: Informer[Thing]
     ) -> None:
@@ -275,24 +214,6 @@ class TestWait:
 
 class TestLostAnswers:
     """A write whose answer is lost may have taken effect."""
-
-    @pytest.mark.parametrize("error", [StoreTimeoutError("late"), asyncio.CancelledError()])
-    async def test_the_next_sync_begins_with_the_stored_object(
-        self,
-        writes: Writes,
-        informer: Informer[Thing],
-        store: MemoryStore,
-        error: BaseException,
-    ) -> None:
-        mine = await store.create("x", value("mine"))
-        with Sync("a"), pytest.raises(type(error)), writes.writing(informer, "x"):
-            raise error
-        assert "a" in writes.unseen
-        await writes.wait("a")
-        with Sync("a"):
-            assert writes.read(informer, "x") == mine
-        with Sync("b"):
-            assert writes.read(informer, "x") is None  # the cache is behind
 
     async def test_a_write_that_did_not_take_effect_leaves_the_stored_object(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
@@ -345,17 +266,6 @@ class TestLostAnswers:
 
 
 class TestDeadline:
-    async def test_after_the_deadline_the_store_is_read(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, await store.create("x", value("mine")))
-            theirs = await store.update("x", value("theirs"), revision=1)
-            await writes.wait("a")
-            assert now() == 10
-            assert writes.read(informer, "x") == theirs
-        assert writes.timeouts == 1
-
     async def test_an_object_missing_in_the_store_is_read_as_deleted(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -431,39 +341,8 @@ class TestDeadline:
             show(informer, applied("x", 4, "theirs"))
             assert writes.read(informer, "x") == stored("x", 4, "theirs")
 
-    async def test_the_time_of_all_waits_is_counted(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            for wait in (1, 2):
-                wrote(writes, informer, await store.create(f"x{wait}", value()))
-                await writes.wait("a")
-                assert writes.waited_s == 10 * wait
-
 
 class TestRecreatedStores:
-    async def test_a_write_to_a_lost_store_is_not_waited_for(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1000, "lost"))
-        show(informer, Listing("2"), Listed(3))
-        with Sync("a"):
-            await writes.wait("a")
-            assert now() == 0
-            assert writes.read(informer, "x") is None
-
-    async def test_objects_of_the_new_store_are_read(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1000, "lost"))
-        created = await store.create("x", value("new"))
-        show(informer, Listing("2"), Listed(0))
-        with Sync("a"):
-            await writes.wait("a")
-            assert writes.read(informer, "x") == created
-
     async def test_later_writes_are_waited_for(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -636,42 +515,14 @@ def write(recorder: Recorder, base: int, result: int | None) -> None:
         recorder.landed("x", writer="a", base=base, result=result)
 
 
-class TestForeignWrites:
-    def test_changes_by_others_are_passed_on(self, recorder: Recorder) -> None:
-        changes = [recorder.see(None, 1), recorder.see(1, 2), recorder.see(2, None)]
-        assert recorder.changes == changes
-
-    def test_changes_by_others_to_another_object_are_passed_on(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        other_change = recorder.see(None, 1, key="other")
-        assert recorder.changes == [other_change]
-
-
 class TestOwnWrites:
     """The change is shown after the write was acknowledged."""
-
-    @pytest.mark.parametrize(("base", "result"), [(0, 1), (1, 2), (1, None)])
-    def test_an_own_write_is_attributed_to_its_writer(
-        self, recorder: Recorder, base: int, result: int | None
-    ) -> None:
-        write(recorder, base, result)
-        recorder.see(base or None, result)
-        assert recorder.changes == []
-        assert recorder.ours == ["a"]
 
     def test_an_own_write_is_attributed_once(self, recorder: Recorder) -> None:
         write(recorder, 0, 1)
         recorder.see(None, 1)
         repeated_change = recorder.see(None, 1)
         assert recorder.changes == [repeated_change]
-
-    def test_several_own_writes_in_a_row_are_attributed(self, recorder: Recorder) -> None:
-        for base, result in ((0, 1), (1, 2), (2, None)):
-            write(recorder, base, result)
-        for before, after in ((None, 1), (1, 2), (2, None)):
-            recorder.see(before, after)
-        assert recorder.changes == []
-        assert recorder.ours == ["a", "a", "a"]
 
     def test_each_own_write_is_attributed_to_its_own_writer(self, recorder: Recorder) -> None:
         for writer, base, result in (("a", 0, 1), ("b", 1, 2)):
