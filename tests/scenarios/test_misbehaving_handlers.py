@@ -12,6 +12,7 @@ import pytest
 
 from natsctl import (
     Controller,
+    ControllerRuntime,
     HandlerError,
     Operation,
     PermanentError,
@@ -604,3 +605,15 @@ async def test_a_failed_hook_ends_the_controller_with_its_error_and_the_users_fr
     assert first == f"hooked: {name}() failed: {failure}"
     assert "raise SystemExit(3)" in frames[-1]
     assert "natsctl/core" not in str(caught.value)
+
+
+async def test_a_hook_that_waits_is_cancelled_with_its_controller() -> None:
+    class Waiting(Apps):
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+    run = asyncio.create_task(ControllerRuntime(Waiting(), nats=MemoryStores()).run())
+    await asyncio.sleep(1)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run

@@ -383,6 +383,13 @@ async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> Non
         assert explanation.revision == revision + 1  # after the write of the status
         assert explanation.owned == {"Part.parts": ["shop.a", "shop.b"]}
         assert (explanation.queued, explanation.failures) == (None, 0)
+        tree, missing = harness.runtime.tree("shop"), harness.runtime.tree("none")
+        assert (tree.kind, tree.key, tree.revision) == ("App.apps", "shop", revision + 1)
+        assert [(part.kind, part.key) for part in tree.branches] == [
+            ("Part.parts", "shop.a"),
+            ("Part.parts", "shop.b"),
+        ]
+        assert (missing.kind, missing.key, missing.branches) == ("App.apps", "none", ())
 
 
 async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
