@@ -1,6 +1,7 @@
 """An informer keeps its cache equal to its store and notifies its subscribers."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -117,3 +118,18 @@ class TestSubscribing:
             await asyncio.sleep(1)
             assert not informer.notifying
         assert received[2 * ITEMS_MAX :] == ["k0" if deletes else "last"]
+
+
+async def test_a_subscriber_added_during_a_listing_gets_every_object_once() -> None:
+    keys, store = [f"k{number}" for number in range(3 * ITEMS_MAX)], MemoryStore(THINGS)
+    for key in keys:
+        await store.create(key, value())
+    informer, first, second = Informer(store, THINGS), Counter[str](), Counter[str]()
+    async with (
+        informer.subscribe(lambda change: first.update([change.key])),
+        informed(informer),
+    ):
+        assert 0 < len(first) < len(keys)
+        async with informer.subscribe(lambda change: second.update([change.key])):
+            await asyncio.sleep(1)
+    assert first == second == Counter(keys)
