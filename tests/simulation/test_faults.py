@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from natsctl.testing import StoredObjects
-from natsctl.testing.simulation.hints import hint_of
+from natsctl.testing.simulation.finding import hint_of
 from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.script import Put, Remove, Step, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
-from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import (
     CUTS,
+    Choices,
     Fault,
     FaultType,
     SimulatedCall,

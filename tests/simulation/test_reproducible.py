@@ -16,6 +16,7 @@ from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
 from natsctl.testing.simulation.world.network import Network
+from natsctl.testing.simulation.world.process import Division
 from tests.support.controllers.faulty import DOCUMENTS, ManagedShops, RandomNames, ReservedPort
 
 PROGRAM = """
@@ -27,13 +28,14 @@ print(json.dumps([shown(ran) for ran in runs_of(RandomNames, range(12))]))
 
 
 def runs_of(controller: ControllerClass, seeds: Iterable[int]) -> list[Ran]:
-    """Run the seeds, each with a leader and a standby if its number is even."""
+    """Run the seeds, with one process and with three in turn."""
     with Simulation(subject_of(controller), DOCUMENTS, Checks()) as simulation:
         return [simulation.run(schedule(simulation, seed)) for seed in seeds]
 
 
 def schedule(simulation: Simulation, seed: int) -> Schedule:
-    return msgspec.structs.replace(simulation.schedule(seed), standby=seed % 2 == 0)
+    mode = (Division.ELECTED, Division.ALONE, Division.SHARED)[seed % 3]
+    return msgspec.structs.replace(simulation.schedule(seed), mode=mode)
 
 
 def shown(ran: Ran) -> list[object]:

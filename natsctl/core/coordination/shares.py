@@ -230,13 +230,18 @@ class Shares:
             or (record.shares == self.count and self.workload.same(record.work))
         )
 
+    @property
+    def beside_former(self) -> bool:
+        """Whether a process of version 0.2, which doesn't know this record, may work."""
+        return any(former.works for former in self.former.values())
+
     def alive(self, now: float) -> bool:
         """Return whether a heartbeat that came back was sent lately enough."""
         return not self.lease.lapse(now) and now < self.lease.void_at
 
     def works(self, now: float) -> int:
-        """Return the shares that this session may work on."""
-        if not (self.good and self.ours and self.alive(now)):
+        """Return the shares that this session may work on; none beside version 0.2."""
+        if not (self.good and self.ours and self.alive(now)) or self.beside_former:
             return 0
         return self.masks.get(self.lease.session, 0) & ~self.released
 
@@ -369,8 +374,7 @@ class Shares:
 
     def take(self, now: float, mine: int, owned: int) -> int:
         """Return the free shares to take: up to this session's part, and what no other can read."""
-        calm = now >= self.calm_at and not any(former.works for former in self.former.values())
-        if not calm:
+        if now < self.calm_at or self.beside_former:
             return 0
         part, only_here = self._part(now)
         free = self.every & ~owned
@@ -724,7 +728,7 @@ class Participation:
             self._start(group, "record", now, partial(self._write, record))
         for other in shares.to_end(now):
             self._start(group, f"end of {other.session}", now, partial(self._end, other))
-        if self.name in shares.former:
+        if shares.count == 1 or self.name in shares.former:  # a leader of 0.2 may start any time
             self._start(group, "former", now, self._look_at_former)
 
     def _start(

@@ -59,10 +59,6 @@ def keys_in(mask: int, count: int = SHARES) -> KeyFilter:
     return has
 
 
-def _both(one: KeyFilter, other: KeyFilter, key: str) -> bool:
-    return one(key) and other(key)
-
-
 def every_key(key: object) -> bool:  # noqa: ARG001 - every key
     """Return True."""
     return True
@@ -116,9 +112,9 @@ class Leadership:
         self.kept = self.every  # those whose values are kept: of the last term, first all
         self.sought = asyncio.Event()  # a loop is ready to work and waits for a term
         self.begun = asyncio.Event()  # a term has begun, and has not ended
-        self.unreadable: Callable[[str], None] = _ignore
+        self.unreadable: Callable[[str], None] = lambda _key: None
         """Called with a key whose object only a newer version of the controller can read."""
-        self.given_back: Callable[[], None] = _nothing
+        self.given_back: Callable[[], None] = lambda: None
         """Called when a sync of a share has ended."""
         self._clock = clock
         self._until = -math.inf
@@ -269,14 +265,6 @@ async def _happens_first(event: asyncio.Event, task: "asyncio.Task[None]") -> bo
     finally:
         wait.cancel()
     return not task.done()
-
-
-def _ignore(_key: str) -> None:
-    """Do nothing."""
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 # ---- the keys of a loop
@@ -441,9 +429,9 @@ class OwnKeys:
         """Wait until the tables show what was written in these shares, and have its values."""
         await self._caught_up()
         if missing := coming & ~self._complete:
-            wanted = partial(_both, keys_in(missing), leadership.keeps)
+            coming_here = keys_in(missing)
             for informer in self._partial:
-                await read_values(informer, wanted)
+                await read_values(informer, lambda key: coming_here(key) and leadership.keeps(key))
         self._complete |= coming & ~self._left
 
     async def _read_all(self, informer: Informer[Any], listener: ShareListener) -> None:

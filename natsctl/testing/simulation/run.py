@@ -17,10 +17,8 @@ from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation import properties
-from natsctl.testing.simulation.made import Made
 from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remove, store_of
-from natsctl.testing.simulation.programs import HostedProgram
-from natsctl.testing.simulation.properties import Property, Result, Violation
+from natsctl.testing.simulation.properties import Made, Property, Result, Violation
 from natsctl.testing.simulation.script import (
     Act,
     AdminAction,
@@ -37,9 +35,8 @@ from natsctl.testing.simulation.script import (
     final_state,
     replaced,
 )
-from natsctl.testing.simulation.subject import Subject
-from natsctl.testing.simulation.world.choices import Choices
-from natsctl.testing.simulation.world.faults import Fault, drawn_faults, given_faults
+from natsctl.testing.simulation.subject import HostedProgram, Subject
+from natsctl.testing.simulation.world.faults import Choices, Fault, drawn_faults, given_faults
 from natsctl.testing.simulation.world.network import Network, Write
 from natsctl.testing.simulation.world.process import Division, SimulatedGroup
 from natsctl.testing.simulation.world.stores import place_of

@@ -11,7 +11,7 @@ from natsctl.model.documents import Document
 from natsctl.telemetry.hiding import abbreviated
 from natsctl.testing.fields import leaves
 from natsctl.testing.simulation.objects import Desired, stored_form
-from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.faults import Choices
 from natsctl.testing.simulation.world.stores import place_of
 
 STEPS_MAX = 5  # between the first objects and the last ones

@@ -21,7 +21,7 @@ from natsctl.testing.simulation.run import Check, Checks, Ran, Run, Schedule, kn
 from natsctl.testing.simulation.script import AdminAction, Author, final_state
 from natsctl.testing.simulation.shrinking import Shrinker
 from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
-from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.faults import Choices
 from natsctl.testing.simulation.world.process import Division
 from natsctl.testing.simulation.world.stores import place_of
 

@@ -9,8 +9,8 @@ from natsctl.errors import StoreTimeoutError
 from natsctl.managed.external import Observation
 from natsctl.managed.objects import Managed
 from natsctl.testing.simulation.world.faults import EXTERNAL_READ_FAULTS, EXTERNAL_WRITE_FAULTS
+from natsctl.testing.simulation.world.network import ExternalState, Fields
 from natsctl.testing.simulation.world.process import current_life
-from natsctl.testing.simulation.world.resources import ExternalState, Fields
 
 T = TypeVar("T")
 

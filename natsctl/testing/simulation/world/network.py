@@ -6,6 +6,7 @@ way takes a time that the seed chooses, so calls of several keys arrive in any o
 
 import asyncio
 import contextvars
+import copy
 import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -20,15 +21,46 @@ from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted, WatchEvent
 from natsctl.telemetry.hiding import abbreviated, hidden
-from natsctl.testing.simulation.world.choices import Choices, Drawn
 from natsctl.testing.simulation.world.faults import (
     EVENT_FAULTS,
+    Choices,
+    Drawn,
     Fault,
     Faults,
     FaultType,
     SimulatedCall,
 )
-from natsctl.testing.simulation.world.resources import ExternalState
+
+Fields = dict[str, Any]
+
+VERSIONS_MAX = 50  # former states that a late read may return
+
+
+class ExternalState:
+    """The resources of one external system, and their former states."""
+
+    def __init__(self) -> None:
+        self.resources: dict[str, Fields] = {}
+        self.unnamed: set[str] = set()  # names that the system chose
+        self.creations = 0
+        self._former: list[tuple[float, dict[str, Fields]]] = []  # each until this time
+
+    def change(self, name: str, fields: Fields | None) -> None:
+        """Set the fields of a resource; None removes it."""
+        now = asyncio.get_running_loop().time()
+        self._former.append((now, copy.deepcopy(self.resources)))
+        del self._former[:-VERSIONS_MAX]
+        if fields is None:
+            del self.resources[name]
+        else:
+            self.resources[name] = copy.deepcopy(fields)
+
+    def seen(self, late_s: float) -> dict[str, Fields]:
+        """Return the resources as they were *late_s* seconds ago."""
+        moment = asyncio.get_running_loop().time() - late_s
+        former = (resources for until, resources in self._former if until > moment)
+        return copy.deepcopy(next(former, self.resources))
+
 
 T = TypeVar("T")
 

@@ -262,6 +262,17 @@ def test_records_of_version_0_2_are_waited_for() -> None:
     assert process.change() is not None
 
 
+def test_a_process_that_starts_with_version_0_2_stops_the_work_of_this_one() -> None:
+    process = Process(it=(record(1), 5))
+    process.see(record(2, **{process.me: EVERY}), 6)
+    assert process.works == EVERY
+    former = b'{"holder": "old:1:aa", "since": "", "ttlS": 15, "members": ["old:1:aa"]}'
+    process.shares.see("apps.shards.old", former, 7, process.now)
+    assert process.works == 0
+    process.shares.see("apps.shards.old", None, 8, process.now)
+    assert process.works == EVERY
+
+
 def test_keys_are_spread_evenly_over_the_shares() -> None:
     holds = keys_in(HALF)
     held = sum(holds(f"shop-{number}") for number in range(10_000))
