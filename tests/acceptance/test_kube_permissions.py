@@ -231,6 +231,18 @@ async def test_a_declared_object_name_limits_the_rules_to_that_object(
         assert "may not" not in running.log
 
 
+async def test_a_daemon_that_may_not_read_the_id_of_the_cluster_says_what_it_costs(
+    natsctl: Natsctl, folder: Path, kube_server: KubeCluster, namespace: Namespace
+) -> None:
+    config = yaml.safe_load(kube_server.kubeconfig("admin").read_text())
+    config["users"][0]["user"]["as"] = "stranger"
+    (folder / "stranger.yaml").write_text(yaml.safe_dump(config))
+    (folder / "named.py").write_text(NAMED.format(namespace=namespace.name))
+    options = ("-c", "named:Notes", "--kubeconfig", "stranger.yaml")
+    async with natsctl.running("run", *options) as running:
+        await running.logged("two clusters would not be told apart")
+
+
 async def _written(namespace: Namespace, text: str) -> bool:
     assert await namespace.names("configmaps") == ["board"]
     return (await namespace.read("configmaps", "board"))["data"] == {"text": text}

@@ -261,6 +261,10 @@ async def test_a_key_that_no_controller_has_is_not_found(
         ),
     )
     assert (await natsctl("describe", "greetings/shop", "-c", "jobs")).status == 3
+    unknown = await natsctl("describe", "jobs/shop")
+    assert unknown.err == "natsctl: error: jobs has no jobs/shop, and no sync or event of it\n"
+    mistyped = await natsctl("describe", "jobs/shop", "-c", "job")
+    assert "no daemon runs controller job; did you mean" in mistyped.err
 
 
 async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync(
@@ -348,6 +352,16 @@ async def test_two_daemons_without_leader_election_cause_warnings(
         return "\N{MULTIPLICATION SIGN}" not in await natsctl.done("status")
 
     await eventually(status_is_quiet)
+
+
+async def test_two_applications_with_one_name_warn_of_each_other(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    first = await daemon(GREETINGS)
+    (folder / "other.py").write_text(OTHER)
+    async with natsctl.running("run", "-c", "other:Greetings") as second:
+        await first.logged("controllers have the same name")
+        await second.logged("controllers have the same name")
 
 
 async def test_status_and_doctor_report_another_application_with_the_same_name(

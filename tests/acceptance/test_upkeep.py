@@ -177,6 +177,7 @@ async def test_gc_apply_needs_force_if_the_primary_bucket_is_empty_or_recreated(
     assert (
         "nothing is removed: the bucket of App.apps is empty" in refused.err
     )  # the reason why garbage collection is held
+    assert refused.err.endswith("; remove it anyway with --force\n")
     assert await keys(parts) == ["a"]
     forced = await natsctl.done("gc", "apply", *APPS, "--yes", "--force")
     assert forced.splitlines()[-1] == "Part.parts/a deleted"

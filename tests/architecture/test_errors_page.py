@@ -38,20 +38,40 @@ def messages() -> Iterator[str]:
                 yield text_of(node)
 
 
+def literals_of(file: Path) -> Iterator[str]:
+    """Yield what a test may expect: its string literals, but no docstrings."""
+    tree = ast.parse(file.read_text())
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp) and id(node) not in prose:
+            yield text_of(node)
+
+
+def words_of(text: str) -> str:
+    """Return the words with a space around each, without punctuation or escapes of a pattern."""
+    words = re.sub(r"[,:;.`\\]", "", text).split()
+    return f" {' '.join(words)} "
+
+
 PRODUCT = {" ".join(text.split()) for text in messages() if len(text) > 8}
-TESTS = " ".join(
-    " ".join(file.read_text().split())
+TESTS = "\n".join(
+    words_of(text)
     for file in (ROOT / "tests").rglob("*.py")
-    if file.name != Path(__file__).name
+    if not file.is_relative_to(ROOT / "tests" / "architecture")
+    for text in literals_of(file)
 )
-TESTS = re.sub(r"[,:;.`]", "", re.sub(r'" f?"', "", TESTS))  # a text over several lines
 
 
 def phrases(row: str) -> set[str]:
-    """Return the runs of three words in the fixed parts of a message, or a shorter part."""
-    parts = [re.sub(r"[,:;.`]", "", part).split() for part in row.split(ANY)]
-    runs = [words[at : at + 3] for words in parts for at in range(max(1, len(words) - 2))]
-    return {" ".join(run) for run in runs if len(run) > 1}
+    """Return the runs of four words in the fixed parts of a message, or the longest part."""
+    parts = [words for part in row.split(ANY) if (words := words_of(part).split())]
+    longest = max(len(words) for words in parts)
+    size = min(4, longest)
+    return {
+        f" {' '.join(words[at : at + size])} "
+        for words in parts
+        for at in range(len(words) - size + 1)
+    }
 
 
 def test_the_page_has_messages() -> None:

@@ -117,12 +117,13 @@ async def test_a_connection_over_web_sockets_works(tmp_path: Path) -> None:
 
 
 async def test_the_connection_returns_after_a_restart_of_the_server(
-    nats_server: NatsServer,
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connect(nats_server.url) as connection:
         assert connection.connected
         nats_server.kill()
         await eventually(lambda: not connection.connected)
+        assert caplog.text.count("lost the connection to NATS") == 1
         await nats_server.start()
         await connection.wait_connected()
         assert await works(connection)

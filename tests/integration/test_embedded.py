@@ -144,7 +144,7 @@ async def test_a_folder_is_free_again_after_its_process_was_killed(
 
 async def test_a_folder_is_used_by_one_server_at_a_time(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path):
-        with pytest.raises(UsageError, match=f"{tmp_path} is in use"):
+        with pytest.raises(UsageError, match="is in use by another private nats-server"):
             await EmbeddedServer(tmp_path).__aenter__()
 
 
