@@ -60,7 +60,7 @@ class Controller:
     - `resync_s`: every primary is synced again once per so many seconds.
     - `sync_timeout_s`: a sync that takes longer fails.
     - `retry`: what follows a failure.
-    - `rate_limit`: how many syncs begin in a second, over all keys; None does not limit them.
+    - `rate_limit`: how many syncs begin in a second, over all keys; None means no limit.
     - `deletion_policy`: `delete` removes the objects of a deleted primary, `orphan` keeps them.
     - `garbage`: when orphans are collected.
     - `kinds`: the kinds in a cluster that the controller reads with `reads`; natsctl connects to

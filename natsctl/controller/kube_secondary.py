@@ -114,10 +114,10 @@ class KubeSecondary(Owned[T]):
         `FieldConflictError`, which names the other managers and their fields. Nothing is sent if
         the cache shows that nothing would change. Raises `ExistsError` if the object exists and
         is not this owner's, unless *adopt*; an object of another installation is never adopted.
-        Does nothing and returns 0 if the kind is optional and the cluster does not have it.
+        Does nothing and returns 0 if the kind is optional and the cluster doesn't have it.
 
         If other writers undo the same manifest repeatedly, its next apply waits, longer each time.
-        This call then does not change the object, and the key is synced after the wait.
+        Then this call changes nothing, and the key is synced after the wait.
         """
         owner = self._owner()
         if not self.available:

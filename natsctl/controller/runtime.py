@@ -206,15 +206,15 @@ class ControllerRuntime(KeyedController):
     def enqueue_key(self, key: str, operation: Operation) -> None:
         """Sync the key as soon as the priority of *operation* allows.
 
-        A key of another process is ignored, see `holds`. Raises `InvalidInputError` for an empty
-        key.
+        If another process has the key, nothing happens; see `holds`. Raises `InvalidInputError` for
+        an empty key.
         """
         self._keys.request(key, operation)
 
     def enqueue_key_after(self, key: str, operation: Operation, delay_s: float) -> None:
-        """Sync the key after *delay_s* seconds, even if it is synced before; see `enqueue_key`.
+        """Sync the key after *delay_s* seconds, even if it's synced before; see `enqueue_key`.
 
-        Raises `UsageError` if *delay_s* is not a number of seconds, 0 or more.
+        Raises `UsageError` if *delay_s* isn't a number of seconds, 0 or more.
         """
         if not is_delay(delay_s):
             raise UsageError(f"a delay is seconds, 0 or more, not {shown(delay_s)}")
@@ -263,7 +263,7 @@ class ControllerRuntime(KeyedController):
     ) -> GarbagePlan:
         """Return every orphan, with the reason if none may be removed.
 
-        *at_once* ignores the grace period, for orphans that a person has checked. If there are
+        *at_once* skips the grace period, for orphans that somebody has checked. If there are
         more than *orphans_max*, the others are only counted.
         """
         if self.controller.deletion_policy == "orphan":
@@ -272,7 +272,7 @@ class ControllerRuntime(KeyedController):
         return await collector.plan_for_person(at_once=at_once, orphans_max=orphans_max)
 
     async def garbage_apply(self, plan: GarbagePlan) -> Removed:
-        """Remove exactly the objects that the plan names, at a person's command.
+        """Remove exactly the objects that the plan names, because somebody asked for it.
 
         Each object is checked again; the result has those that were kept, with the reasons. If
         several processes share the keys, each removes what its own keys owned.
@@ -281,7 +281,7 @@ class ControllerRuntime(KeyedController):
         return await self._parts.garbage.apply(msgspec.structs.replace(plan, orphans=own))
 
     async def garbage_accept(self) -> GarbagePlan:
-        """Trust the bucket of primaries as it is, at a person's command; return the new plan.
+        """Trust the bucket of primaries as it is, because somebody says so; return a new plan.
 
         Garbage collection is held if the bucket is not the one that was seen before, see
         `garbage_held`.
@@ -293,7 +293,7 @@ class ControllerRuntime(KeyedController):
 
     @property
     def garbage_held(self) -> str:
-        """The reason why garbage collection waits for a person; empty if it does not."""
+        """Why garbage collection waits until you accept the bucket; empty if it doesn't wait."""
         return self._parts.garbage.evidence.held
 
     async def collect_garbage(self) -> None:

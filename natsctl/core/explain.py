@@ -131,11 +131,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         revision: the revision of its last valid state; None if it has none.
         invalid: why the newest revision is invalid; empty if it is valid.
         paused: the pause of the key or of its controller; None if neither is paused.
-        quarantined: why the key is quarantined; empty if it is not.
-        queued: the place in the work queue; None if the key is not in the queue.
+        quarantined: why the key is quarantined; empty if it isn't.
+        queued: the place in the work queue; None if the key isn't in the queue.
         failures: failed syncs since the last successful one.
-        failing_since: the time of the first of them, also in an earlier process; None if it does
-            not fail.
+        failing_since: the time of the first of them, also in an earlier process; None if it doesn't
+            fail.
         external: the names of its external resources; an adopted one is named as such.
         conditions: the conditions of its status, such as `Ready=False NotOwned: …`.
         syncs: the last syncs, oldest first.

@@ -168,7 +168,7 @@ class Primary(CacheReader[T]):
     async def delete(self, key: str) -> None:
         """Delete the object, or mark it deleted if it has finalizers.
 
-        Raises `NotFoundError` if it does not exist.
+        Raises `NotFoundError` if it doesn't exist.
         """
         with self._writes.writing(self.informer, key):
             deleted = await delete(self._store, key)

@@ -53,7 +53,7 @@ def retry_up_to(limit: int) -> RetryPolicy:
 
 
 def give_up_after(limit: int) -> RetryPolicy:
-    """Retry a key *limit* times in a row, then drop it; other keys are not affected."""
+    """Retry a key *limit* times in a row, then drop it; other keys go on."""
     return lambda _error, failures: Retry() if failures <= limit else Drop()
 
 
@@ -132,7 +132,7 @@ class TokenBucket:
     """A token bucket that limits a rate over all keys.
 
     It holds at most *burst* tokens, is full at first, and gains *rate_per_s* tokens per second of
-    loop time. Raises `UsageError` if the rate or the burst is not positive.
+    loop time. Raises `UsageError` if the rate or the burst isn't positive.
     """
 
     def __init__(self, *, rate_per_s: float, burst: int) -> None:
@@ -145,9 +145,9 @@ class TokenBucket:
         self._counted_at = -math.inf
 
     def take(self) -> float:
-        """Take a token and return the seconds until it is available, 0.0 if it is available now.
+        """Take a token, and return the seconds until you have it: 0.0 means now.
 
-        Tokens that are not available yet are reserved in the order of the calls.
+        Who calls first gets the next token first.
         """
         now = asyncio.get_running_loop().time()
         gained = (now - self._counted_at) * self._rate_per_s

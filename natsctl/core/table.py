@@ -128,9 +128,9 @@ class Keeping(msgspec.Struct, frozen=True):
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """A stored object that does not decode, the error, and the last valid state.
+    """A stored object that doesn't decode, the error, and the last valid state.
 
-    `illegal` marks a message of the store whose name is not a legal key.
+    `illegal` marks a message of the store whose name isn't a legal key.
     """
 
     stored: Stored

@@ -78,7 +78,7 @@ class Operator:
         kube: the stores of kinds declared with `kube`; None if the controllers have their own.
         settings: the settings of all controllers.
         participate: returns the part of this process in a controller, see `participations`. With
-            it, each key is synced in one process at a time, or each controller, with one share.
+            it, only one process at a time syncs a key (or, with one share, the controller).
         on_stop: called when the operator begins to stop the controllers.
         dry_run: plan continuously, and write nothing; see `PlanRecord`.
 

@@ -153,11 +153,11 @@ async def plan(
 ) -> Plan:
     """Return what the controller would do now, and change nothing.
 
-    The real handler runs for every primary, over stores that keep its writes in memory. A failed
-    key is synced again after other keys have written something.
+    Your real handler runs for every primary, over stores that keep its writes in memory. If a key
+    fails, it's tried again after other keys have written something.
 
     Args:
-        controller: a controller that does not run.
+        controller: a controller that doesn't run.
         nats: the stores of kinds that are declared with `kv`.
         kube: the stores of kinds that are declared with `kube`.
         keys: the keys to plan; by default all.

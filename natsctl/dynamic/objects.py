@@ -148,8 +148,8 @@ class ObjectCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The time to live of cached conversions in seconds.
 
     `gvk_to_gvr_cache_ttl_s` applies to known kinds, ten minutes by default.
-    `missing_api_resource_cache_ttl_s` applies to unknown kinds, which are not cached by default,
-    because their definition may be added at any moment.
+    `missing_api_resource_cache_ttl_s` applies to unknown kinds. By default they aren't cached,
+    because somebody may define them at any moment.
     """
 
     gvk_to_gvr_cache_ttl_s: float = 600.0
@@ -227,10 +227,10 @@ class Resources:
 
 
 class ObjectCache:
-    """A cache of documents that callers fill and empty by themselves.
+    """A cache of documents that you fill and empty yourself.
 
-    Entries and results are copies. An entry stays until it is removed. An object and a list that
-    contains it are separate entries. The cache does not watch objects; a `DynamicWatcher` does.
+    Entries and results are copies, and an entry stays until you remove it. An object and a list
+    that contains it are separate entries. Nothing is watched here; a `DynamicWatcher` does that.
 
     Args:
         discovery: the cluster that `gvk_to_gvr` asks for kinds.
@@ -248,7 +248,7 @@ class ObjectCache:
     def get(self, gvk: GroupVersionKind, namespace: str, name: str) -> Document | None:
         """Return the object, or None if it is cached as absent.
 
-        Raises `NoCacheEntryError` if the object is not cached.
+        Raises `NoCacheEntryError` if the object isn't cached.
         """
         return next(iter(self.from_object_identifier(named(gvk, namespace, name))), None)
 
@@ -257,7 +257,7 @@ class ObjectCache:
     ) -> Objects:
         """Return the objects of the list, which may be empty.
 
-        Raises `NoCacheEntryError` if the list is not cached.
+        Raises `NoCacheEntryError` if the list isn't cached.
         """
         return self.from_object_identifier(selected(gvk, namespace, selector))
 
@@ -279,7 +279,7 @@ class ObjectCache:
     def cache_object(
         self, gvk: GroupVersionKind, namespace: str, name: str, obj: Document | None
     ) -> None:
-        """Cache the object; None caches that it does not exist."""
+        """Cache the object; None caches that it doesn't exist."""
         objects = [] if obj is None else [obj]
         self.cache_from_object_identifier(named(gvk, namespace, name), objects)
 

@@ -97,12 +97,12 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
             limit is `TokenBucket(rate_per_s=10, burst=100)`.
         enable_cache: keep watched objects in memory, so that they can be read. If False, only
             their metadata is watched, if the system supports that.
-        disable_initial_reconcile: do not call the reconciler for objects that exist when their
+        disable_initial_reconcile: don't call the reconciler for objects that exist when their
             watch starts.
         object_cache_options: the time to live of conversions of kinds to resources.
         workers: the number of watchers that are reconciled concurrently.
         reconcile_timeout_s: seconds until a call of the reconciler fails.
-        list_timeout_s: seconds until a watch that has not listed its objects fails.
+        list_timeout_s: seconds that a watch has to list its objects before it fails.
         stop_timeout_s: seconds that running calls may take after `stop`.
     """
 
@@ -219,7 +219,7 @@ class DynamicWatcher:
         """Add *watched* to the objects that *watcher* watches; returns once it is listed.
 
         Raises `InvalidInputError`, `QueryBatchInProgressError`, `NoVersionedResourceError` if the
-        kind does not exist, a `StoreError` if the object cannot be watched, and
+        kind doesn't exist, a `StoreError` if the object can't be watched, and
         `WatchStoppingError` if the dynamic watcher is stopped.
         """
         self._check(watcher)
@@ -231,7 +231,7 @@ class DynamicWatcher:
     ) -> None:
         """Replace the objects that *watcher* watches by *watched*, at least one.
 
-        If one of them cannot be watched, nothing changes. Raises the errors of `add_watcher`.
+        If one of them can't be watched, nothing changes. Raises the errors of `add_watcher`.
         """
         self._check(watcher)
         if not watched:
@@ -241,7 +241,7 @@ class DynamicWatcher:
             await self._watches.depend_only(watcher, dependencies)
 
     async def remove_watcher(self, watcher: ObjectIdentifier) -> None:
-        """End all watches of *watcher*, and cancel its retry; it need not watch anything.
+        """End all watches of *watcher*, and cancel its retry; it may have none.
 
         Raises `InvalidInputError` and `QueryBatchInProgressError`.
         """
@@ -257,7 +257,7 @@ class DynamicWatcher:
     async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
         """Return the resource of a kind; `ObjectCacheOptions` sets how long it is cached.
 
-        Raises `NoVersionedResourceError` if the kind does not exist.
+        Raises `NoVersionedResourceError` if the kind doesn't exist.
         """
         self._started()
         return await self._resources.gvk_to_gvr(gvk)
@@ -276,7 +276,7 @@ class DynamicWatcher:
             self._batches.start(watcher)
 
     async def end_query_batch(self, watcher: ObjectIdentifier) -> None:
-        """End the batch: end the watches of *watcher* on all objects that the batch did not read.
+        """End the batch, and the watches of *watcher* on all objects that the batch didn't read.
 
         Raises `QueryBatchNotStartedError` if no batch was started, and `CacheDisabledError`
         without `enable_cache`.
@@ -303,11 +303,11 @@ class DynamicWatcher:
     async def get(
         self, watcher: ObjectIdentifier, gvk: GroupVersionKind, namespace: str, name: str
     ) -> Document | None:
-        """Watch the object for *watcher*, and return a copy of it; None if it does not exist.
+        """Watch the object for *watcher*, and return a copy of it; None if it doesn't exist.
 
         The first read of an object waits for the server; later reads return its cached state.
         Raises `QueryBatchNotStartedError` outside a query batch, `CacheDisabledError`, the errors
-        of `add_watcher`, and `InvalidObjectError` if the object is not a document.
+        of `add_watcher`, and `InvalidObjectError` if the object isn't a document.
         """
         return object_from(await self._read(watcher, named(gvk, namespace, name)))
 
@@ -320,13 +320,13 @@ class DynamicWatcher:
     ) -> Objects:
         """Watch the selected objects for *watcher*, and return them in the order of their keys.
 
-        An empty namespace selects all namespaces. Objects that are not documents are left out.
+        An empty namespace selects all namespaces. Objects that aren't documents are left out.
         Otherwise this is like `get`.
         """
         return objects_from(await self._read(watcher, selected(gvk, namespace, selector)))
 
     def get_from_cache(self, gvk: GroupVersionKind, namespace: str, name: str) -> Document | None:
-        """Return the object from the cache of its watch; None if it does not exist.
+        """Return the object from the cache of its watch; None if it doesn't exist.
 
         Raises `NoCacheEntryError` if no watcher watches this object, and `CacheDisabledError`.
         """

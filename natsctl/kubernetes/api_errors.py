@@ -150,11 +150,11 @@ class ExpiredError(WatchBrokenError):
 
 
 class KindMissingError(StoreMissingError):
-    """The server does not serve the path of a kind: the kind was removed, or its path changed."""
+    """The server doesn't serve the path of a kind: the kind was removed, or its path changed."""
 
 
 class UnavailableError(StoreError):
-    """The server, or the server of one API group behind it, is not available (status 503)."""
+    """The server, or the server of one API group behind it, isn't available (status 503)."""
 
 
 class StatusCause(msgspec.Struct, frozen=True):
@@ -257,8 +257,8 @@ def _invalid(status: ApiStatus, request: RequestInfo) -> StoreError:
 def _is_immutable(cause: StatusCause) -> bool:
     """Return whether the server says that it never changes the field in an existing object.
 
-    Its own words count, and the message that it gives a CEL rule without one. Any other rule about
-    a change, such as "cannot grow by more than 10", may be met by another value.
+    What counts? Its own words, and the message that it gives a CEL rule without one. Another value
+    may meet any other rule about a change, such as "cannot grow by more than 10".
     """
     message = cause.message
     if message.startswith(_FORBIDDEN):

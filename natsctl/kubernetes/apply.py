@@ -123,7 +123,7 @@ class Exchange:
         return (await self._wire.call("GET", path, accept=PARTIAL.format(""))).body
 
     async def find(self, path: str) -> Stored | None:
-        """Return the object at *path*, or None if it does not exist."""
+        """Return the object at *path*, or None if it doesn't exist."""
         try:
             return await self.read(path)
         except NotFoundError:
@@ -192,11 +192,10 @@ _NOT_APPLIED = ("resourceVersion", "uid", "managedFields")
 class Applier:
     """Applies manifests to the objects of one kind.
 
-    A creation takes one request, whose patch has a revision that no object has. If the object does
-    not exist, the server creates it and assigns a revision. If the object exists, the server
-    returns a conflict.
+    A creation takes one request, whose patch has a revision that no object has. If the object
+    doesn't exist, the server creates it and assigns a revision. If it does, that's a conflict.
 
-    The requests do not set `fieldValidation`. For built-in kinds the server rejects an apply with
+    The requests don't set `fieldValidation`. For built-in kinds the server rejects an apply with
     unknown fields anyway; for custom resources it drops such fields and sends a warning.
     """
 
@@ -265,8 +264,7 @@ class Applier:
         """Create the object in one request.
 
         Returns None if the object existed and was deleted since, or if the server rejects a
-        creation with a revision, as it does for Services. In the second case this method is not
-        used again.
+        creation with a revision, as it does for Services. After that, this method isn't used.
         """
         document = with_metadata(document, resourceVersion=NO_REVISION)
         try:
@@ -304,7 +302,7 @@ class Applier:
         )
 
     async def _uid(self, path: str) -> object:
-        """Return the uid of the object at *path*, or None if it does not exist."""
+        """Return the uid of the object at *path*, or None if it doesn't exist."""
         stored = await self._exchange.find(path)
         return stored and documents.metadata_of(documents.parse(stored.value)).get("uid")
 
@@ -313,7 +311,7 @@ def _with_allocated_address(document: Document, live: Document) -> Document | No
     """Return a Service's manifest with the live address instead of an empty `clusterIP`.
 
     Returns None for any other manifest. At a creation, an empty `clusterIP` makes the server
-    allocate an address. Older servers reject it in later applies, because an address cannot be
+    allocate an address. Older servers reject it in later applies, because an address can't be
     unset.
     """
     manifest_spec, spec = document.get("spec"), live.get("spec")

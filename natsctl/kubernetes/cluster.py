@@ -97,8 +97,8 @@ async def _connector() -> AsyncIterator[aiohttp.BaseConnector]:
 async def _tracked_sockets() -> AsyncIterator[aiohttp.SocketFactoryType]:
     """Yield a socket factory, and shut down the sockets that are still open at the end.
 
-    aiohttp closes a TLS connection with a handshake. A server that does not answer would keep the
-    socket open beyond the end of the event loop.
+    Why? aiohttp closes a TLS connection with a handshake, so a server that doesn't answer would
+    keep the socket open beyond the end of the event loop.
     """
     sockets = WeakSet[socket.socket]()
 
@@ -144,7 +144,7 @@ async def load_access(options: KubeOptions, previous: Access | None) -> Access:
 
 
 class _Configured(msgspec.Struct, frozen=True, kw_only=True):
-    """The official client's configuration, and the values that it does not have."""
+    """The official client's configuration, and the values that it doesn't have."""
 
     client: "Configuration"
     context: str | None
@@ -309,7 +309,7 @@ class Kube(Guarded):
     async def open(self, kind: Kind[Any]) -> KubeStore:
         """Return the kind's store without a request to the server.
 
-        If the server does not have the kind, or denies access to it, the store's calls raise an
+        If the server doesn't have the kind, or denies access to it, the store's calls raise an
         error until that changes.
         """
         if not isinstance(kind, KubeKind):
@@ -341,7 +341,7 @@ class Kube(Guarded):
         return await self._uncached.find(api_version, kind)
 
     async def identity(self) -> str:
-        """Return the uid of the namespace `kube-system`, by which clusters are told apart.
+        """Return the uid of the namespace `kube-system`, which tells clusters apart.
 
         Raises `PermissionDeniedError` if the user may not read that namespace.
         """

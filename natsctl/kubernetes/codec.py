@@ -1,7 +1,7 @@
 """Decodes the JSON of objects in a cluster into stored objects.
 
-The bytes of an object are kept, apart from its type and its `managedFields`. An object that is
-not written as a kube-apiserver writes it is encoded again.
+The bytes of an object are kept, apart from its type and its `managedFields`. If it isn't written
+as a kube-apiserver writes it, it's encoded again.
 """
 
 from typing import Any
@@ -98,7 +98,7 @@ class ObjectDecoder:
     def _without_managed_fields(self, document: bytes, head: _Head) -> bytes:
         """Return the document with our type and without `managedFields`.
 
-        Returns no bytes if the document does not have the form in which a server writes objects.
+        Returns no bytes if the document isn't written as a server writes objects.
         """
         if self._metadata_only:
             return b""
@@ -134,7 +134,7 @@ class ObjectDecoder:
 
 
 def revision_of(resource_version: str) -> int:
-    """Return a `resourceVersion` as a number; raises `StoreError` if it is not a number."""
+    """Return a `resourceVersion` as a number; raises `StoreError` if it isn't one."""
     if not resource_version.isdecimal():
         raise StoreError(f"resourceVersion {resource_version!r} is not a number")
     return int(resource_version)

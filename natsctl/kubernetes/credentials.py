@@ -68,7 +68,7 @@ async def run_plugin(plugin: Exec, cluster: ClusterEntry, *, timeout_s: float) -
     The plugin gets no input, writes its messages to the standard error of this process, and ends
     with this call.
 
-    Raises `UsageError` if the program does not exist, and `ConnectError` if the plugin fails, takes
+    Raises `UsageError` if the program doesn't exist, and `ConnectError` if the plugin fails, takes
     longer than *timeout_s*, or prints no credential. Error texts never quote its output.
     """
     if plugin.interactive_mode == "Always":
@@ -178,7 +178,7 @@ async def resolve_credentials(
 ) -> ResolvedCredentials:
     """Run the plugin, read the token file, and write inline certificates into *folder*.
 
-    Raises `UsageError` if a file cannot be read or is invalid, and the errors of `run_plugin`.
+    Raises `UsageError` if a file can't be read or is invalid, and the errors of `run_plugin`.
     """
     user, good_for_s = _read_token_file(target.user, options)
     if user.exec is not None:
@@ -251,7 +251,7 @@ def proxy_for(server: str, configured: str | None = None) -> str | None:
     The *configured* proxy precedes HTTPS_PROXY. NO_PROXY works as in the Kubernetes tools and may
     have networks such as 10.0.0.0/8. Loopback addresses never use a proxy of the environment.
 
-    Raises `UsageError` if the proxy's scheme is not HTTP or HTTPS.
+    Raises `UsageError` if the proxy's scheme isn't HTTP or HTTPS.
     """
     proxy = configured or _environment_proxy(urlsplit(server))
     if proxy is None:
@@ -301,7 +301,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         secret: the credential in `headers`, which no text may show; it may be empty.
         tls: the TLS context with the trusted CA and the client certificate.
         tls_digest: equal for two accesses that have the same TLS settings.
-        server_name: the host name in the server's certificate, if it is not the URL's host.
+        server_name: the host name in the server's certificate, if it isn't the URL's host.
         proxy: the URL of the HTTP proxy.
         good_for_s: seconds after which the access must be loaded again.
     """
@@ -351,8 +351,8 @@ class Login:
     async def current(self) -> Access:
         """Return the current access, and renew it first if it has expired.
 
-        If renewal fails, the failure is logged and the old access is used for *retry_s* seconds
-        more, because only the server knows whether it is still valid.
+        If that fails, the log says so, and the old access is used for *retry_s* seconds more: only
+        the server knows whether it's still valid.
         """
         access = self._access
         if self._clock() < self._good_until:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ApiResource(msgspec.Struct, frozen=True):
-    """A kind as the server serves it. `verbs` are supported, but may not be permitted."""
+    """A kind as the server serves it. Its `verbs` are supported; you may lack the permission."""
 
     api_version: str
     kind: str
@@ -61,8 +61,8 @@ class _Lookup(msgspec.Struct, frozen=True):
 class Discovery:
     """Finds kinds at the server and caches them.
 
-    A kind is cached for *ttl_s* seconds. A missing kind is cached for *miss_ttl_s* seconds; by
-    default it is looked up every time, because it may be defined at any moment. Concurrent lookups
+    A kind is cached for *ttl_s* seconds, and a missing one for *miss_ttl_s*; by default it's looked
+    up every time, because somebody may define it at any moment. Concurrent lookups
     of the same group version share one request.
     """
 
@@ -79,7 +79,7 @@ class Discovery:
     async def find(self, api_version: str, kind: str) -> ApiResource:
         """Return the resource of *kind* in *api_version*, such as `apps/v1`.
 
-        Raises the errors of `Transport.call`, and `StoreMissingError` if the server does not have
+        Raises the errors of `Transport.call`, and `StoreMissingError` if the server doesn't have
         the kind or the group version; the error names the most similar one.
         """
         lookup = self._lookups.get(api_version)
@@ -132,7 +132,7 @@ class Discovery:
         return _Lookup(time, _resources(api_version, served))
 
     async def _missing_version(self, api_version: str) -> str:
-        """Return why the server does not have a group version, and which versions it has."""
+        """Return why the server doesn't have a group version, and which versions it has."""
         group, _, version = api_version.rpartition("/")
         if not group:
             return f"the server has no {api_version}"
@@ -149,7 +149,7 @@ class Discovery:
 class KindWire:
     """Sends the requests of one kind; a `Wire`. Every write asks *guard* first.
 
-    If the guard permits only dry runs, the server checks each write and does not store it.
+    If the guard permits only dry runs, the server checks each write, and stores nothing.
 
     If the server no longer serves the kind's path, discovery looks the kind up again for the next
     request. So a kind that was defined again with another plural, scope or status is found.
@@ -188,7 +188,7 @@ class KindWire:
 
 
 def _as_dry_run(method: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a request that the server checks and does not store.
+    """Return the options of a request that the server only checks.
 
     A deletion has its options in its body; the server then ignores those in the query.
     """

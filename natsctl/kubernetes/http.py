@@ -28,7 +28,7 @@ from natsctl.kubernetes.credentials import Access
 class ConnectionFailure(msgspec.Struct, frozen=True):
     """The reason why a request has no response.
 
-    `sent` is False if the server cannot have received the request. `certificate` is True if the
+    `sent` is False if the server can't have received the request. `certificate` is True if the
     server's certificate was rejected.
     """
 
@@ -230,7 +230,7 @@ class _Unpacking:
             raise aiohttp.ClientError("the response is not compressed correctly") from error
 
     def end(self) -> None:
-        """Raise `ClientPayloadError` if the body is not complete."""
+        """Raise `ClientPayloadError` if the body isn't complete."""
         if not self._inflater.eof:
             raise aiohttp.ClientPayloadError("the compressed response is not complete")
 
@@ -270,7 +270,7 @@ class HttpConnection(asyncio.Protocol):
     async def send(self, head: bytes, body: bytes) -> HttpResponse:
         """Send a request, and return the response before its body arrives.
 
-        Raises `ClientError` or `OSError` if there is no response. A call that does not return
+        Raises `ClientError` or `OSError` if there's no response. A call that doesn't return
         closes the connection.
         """
         response = self._response = HttpResponse(self)
@@ -290,7 +290,7 @@ class HttpConnection(asyncio.Protocol):
         return response
 
     def release(self) -> None:
-        """Give the connection back after a response, or close it if it cannot be used again."""
+        """Give the connection back after a response, or close it if it can't be used again."""
         self._response = None
         if self._complete and self._keeps_alive and self.usable and not self._paused:
             self._release(self)

@@ -48,7 +48,7 @@ class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=Tr
     def authority_data(self) -> str | None:
         """Return the CA certificates in base64, as a kubeconfig has them.
 
-        Raises `UsageError` if their file cannot be read.
+        Raises `UsageError` if their file can't be read.
         """
         if self.certificate_authority_data or not self.certificate_authority:
             return self.certificate_authority_data

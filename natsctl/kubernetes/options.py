@@ -28,7 +28,7 @@ class KubeOptions(msgspec.Struct, frozen=True, kw_only=True):
         token: a bearer token; it overrides the kubeconfig's user. With `server`, and without
             `kubeconfig` and `context`, no kubeconfig is read.
         tls_ca: the path of the CA certificates (PEM) that signed the server's certificate.
-        tls_insecure: do not verify the server's certificate; only for experiments.
+        tls_insecure: don't verify the server's certificate; only for experiments.
         namespace: the default namespace; None means the context's namespace, or `default`.
         service_account: the directory with the pod's token, CA and namespace.
         timeout_s: seconds for a call with all its retries.
@@ -36,7 +36,7 @@ class KubeOptions(msgspec.Struct, frozen=True, kw_only=True):
             time, twice as long may pass.
         plugin_timeout_s: seconds for a credential plugin, including an interactive login.
         reread_s: seconds after which credentials in files are read again.
-        in_flight_max: concurrent calls; further calls wait. Watches do not count.
+        in_flight_max: concurrent calls; further calls wait. Watches don't count.
         attempts_max: attempts of a call that may be retried.
         answer_max_bytes: the largest response, and the longest line of a watch.
     """

@@ -1,7 +1,7 @@
 """Records events about cluster objects as events.k8s.io/v1 Events, which `kubectl describe` shows.
 
 Repeated events become one Event with a series. Warnings are sent before other events, and all
-controllers of a process share one rate. Recording never blocks a controller: events that cannot be
+controllers of a process share one rate. Recording never blocks a controller: events that can't be
 sent are dropped and counted.
 """
 
@@ -78,7 +78,7 @@ class _Occurrence(msgspec.Struct, frozen=True, gc=False):
 class KubeRecorder:
     """Sends a controller's Events in the background; a `Recorder`. `recording` makes it.
 
-    The recorders of a process share a *pace*. By default, a recorder does not share its pace.
+    The recorders of a process share a *pace*; by default, each has its own.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class KubeStore:
         return await self._delete(path, key, (await self._exchange.read(path)).revision, uid)
 
     async def history(self, key: str) -> list[Stored | Deleted]:
-        """See `Store.history`. It is the newest state, or empty if the object does not exist."""
+        """See `Store.history`; a cluster keeps only the newest state."""
         try:
             return [await self.get(key)]
         except NotFoundError:
@@ -237,7 +237,7 @@ class KubeStore:
         return self.kind.metadata((await self._exchange.read(path)).value).uid
 
     async def _exists(self, path: str) -> bool:
-        """Return whether the object exists and is not marked as deleted."""
+        """Return whether the object exists, and isn't marked as deleted."""
         stored = await self._exchange.find(path)
         return stored is not None and not self.kind.metadata(stored.value).deletion_timestamp
 

@@ -228,10 +228,10 @@ Outcome: TypeAlias = Reply | HttpResponse | _Failure
 
 
 class Transport:
-    """Calls and watch streams to one cluster as one user. `connect.connecting` makes it.
+    """Calls and watch streams to one cluster as one user. `cluster.connecting` makes it.
 
     *Guarantees.* Every call ends within its deadline. At most `in_flight_max` calls are in flight.
-    A write that may have taken effect is not sent again unless the caller marks it as safe. No
+    A write that may have taken effect isn't sent again unless the caller marks it as safe. No
     error text holds a credential.
 
     Attributes:
@@ -281,7 +281,7 @@ class Transport:
 
         Raises the error that `api_errors.error_for` returns for an error response;
         `StoreTimeoutError` if no response arrives in time or the connection breaks, so that the
-        outcome is unknown; `StoreError` if the server is not reached; `TooLargeError` for a
+        outcome is unknown; `StoreError` if the server isn't reached; `TooLargeError` for a
         response that is too large.
         """
         timeout = self._timeout if timeout_s is None else TimeLimit(timeout_s)

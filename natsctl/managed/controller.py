@@ -69,7 +69,7 @@ class ManagedController(KeyedController, Generic[T]):
     - `name`: the name in logs, events and subjects; by default the class's name in lower case.
     - `workers`: how many objects are reconciled at once.
     - `retry`: what follows a failure.
-    - `rate_limit`: how many reconciliations begin in a second; None does not limit them.
+    - `rate_limit`: how many reconciliations begin in a second; None means no limit.
     - `stop_timeout_s`: how long reconciliations may go on after `stop`.
     - `adopt`: whether resources that existed before are taken over, and deleted with their objects.
       By default only those are for which an object says so; see `ManagedReconciler`.

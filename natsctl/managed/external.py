@@ -38,8 +38,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 class ExternalClient(Protocol[T]):
     """Manages the external resource of one object at a time.
 
-    Calls must not block the event loop and must be idempotent: the deletion of a missing resource
-    is not an error. A call fails by raising. A call that exceeds its time is cancelled.
+    Don't block the event loop, and make calls idempotent: deleting what's gone isn't an error.
+    To say that something went wrong, raise. A call that takes too long is cancelled.
     """
 
     async def observe(self, managed: Managed[T]) -> Observation:
@@ -52,7 +52,7 @@ class ExternalClient(Protocol[T]):
         ...
 
     async def create(self, managed: Managed[T]) -> None:
-        """Create the external resource, which does not exist.
+        """Create the external resource, which doesn't exist.
 
         May change `managed.annotations` and `managed.external_name`, which are stored; other
         changes are dropped. An exception means that nothing was created. After a timeout or a lost
@@ -61,7 +61,7 @@ class ExternalClient(Protocol[T]):
         ...
 
     async def update(self, managed: Managed[T]) -> None:
-        """Update the external resource, which exists and is not up to date."""
+        """Update the external resource, which exists and isn't up to date."""
         ...
 
     async def delete(self, managed: Managed[T]) -> None:
@@ -163,7 +163,7 @@ class NopDisconnecter(Generic[T]):
         return await self._connecter.connect(managed)
 
     async def disconnect(self) -> None:
-        """Do nothing."""
+        pass
 
 
 def connect_disconnecter(

@@ -44,7 +44,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
     @classmethod
     def unavailable(cls, message: str = "") -> Self:
-        """Return Ready=False: the external resource should be usable and is not."""
+        """Return Ready=False: the external resource should be usable, and isn't."""
         return cls(READY, "False", "Unavailable", _message(message))
 
     @classmethod
@@ -155,7 +155,7 @@ class Managed(Generic[T]):
 
     @property
     def external_name(self) -> str:
-        """The name of the external resource; empty if it is not known yet."""
+        """The name of the external resource; empty if it isn't known yet."""
         return self.annotations.get(self._names.external_name, "")
 
     @external_name.setter
@@ -201,7 +201,7 @@ class Managed(Generic[T]):
         self.keep()
 
     def suggest_name(self, name: str) -> None:
-        """Set the name of a resource that may not exist; `accept_name` keeps it for storage."""
+        """Set the name of a resource that may not exist yet; `accept_name` keeps it for storage."""
         self.external_name = self._suggested = name
 
     def accept_name(self) -> None:

@@ -99,7 +99,7 @@ class ManagedReconciler(Generic[T]):
     the result. While a result is unknown, it creates nothing else, until you
     (`natsctl repair external resolve`) or an observation by a name known beforehand resolves the
     creation. For objects in NATS, a separate record also has intent and result, so a client that
-    replaces the whole object does not cause a second external resource. A reconciliation without
+    replaces the whole object doesn't cause a second external resource. A reconciliation without
     differences writes nothing. Every external call has a deadline.
 
     Args:

@@ -1,7 +1,7 @@
-"""Changes stored values as JSON documents, so that fields unknown to a type are not lost.
+"""Changes stored values as JSON documents, so that fields that a type doesn't know aren't lost.
 
 A write changes the document that was read; it never encodes the whole object again. All functions
-return new documents and do not change their arguments.
+return new documents, and never change their arguments.
 """
 
 import uuid
@@ -31,7 +31,7 @@ BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
 
 
 def parse(value: bytes) -> Document:
-    """Return the document in *value*; raises `InvalidObjectError` if it is not a JSON object."""
+    """Return the document in *value*; raises `InvalidObjectError` if it isn't a JSON object."""
     try:
         return exact_json.decode_object(value)
     except DECODE_ERRORS as error:
@@ -47,7 +47,7 @@ def render(document: object) -> bytes:
 
 
 def same(first: object, second: object) -> bool:
-    """Return whether two JSON values are equal: `1` equals `1.0`, but it does not equal `true`."""
+    """Return whether two JSON values are equal: `1` equals `1.0`, but not `true`."""
     return first == second and _same_booleans(first, second)
 
 
@@ -192,7 +192,7 @@ def patch_between(before: Document, after: Document) -> Document:
 
 
 def stamp(current: Document | None, new: Document) -> Document:
-    """Return *new* with the fields that the writer must not change.
+    """Return *new* with the fields that aren't the writer's to change.
 
     uid, finalizers, deletion timestamp and status are those of *current*. The generation grows if
     the desired state differs from *current*.
@@ -256,7 +256,7 @@ def desire_differs(old: bytes, new: bytes) -> bool:
     """Return whether two valid values differ in their desired state.
 
     Status, bookkeeping, the stored version, the annotation that pauses the object, and the
-    formatting of the JSON do not count. Finalizers count only if the object is marked as deleted.
+    formatting of the JSON don't count. Finalizers count only if the object is marked as deleted.
     Most pairs have other specs, or differ only in the status, so the bytes of these parts are
     compared first.
     """

@@ -30,7 +30,7 @@ def legal(key: str | bytes) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Return *key*; raises `InvalidKeyError` if it is not legal."""
+    """Return *key*; raises `InvalidKeyError` if it isn't legal."""
     if not isinstance(key, str):
         raise InvalidKeyError(f"key {key!r}: a key is a str, not {type(key).__name__}")
     if not legal(key):

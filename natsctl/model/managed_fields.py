@@ -51,8 +51,8 @@ def lost_fields(
     """Return the fields of *manifest* that differ in *stored* because somebody changed them.
 
     If a server stores an applied value in another form, the manager still owns the field. If
-    another manager changes or removes the field, the manager does not own it. A number that differs
-    is lost even if the manager owns it.
+    another manager changes or removes the field, the manager doesn't own it any more. A number that
+    differs is lost even if the manager owns it.
     """
     applied = [entry for entry in managers if entry.applied and entry.name == manager]
     owned = applied[0].fields if applied else None
@@ -98,7 +98,7 @@ def _lost_paths(wanted: Any, stored: Any, owned: Any, path: _Path) -> Iterator[_
 def _is_number_changed(wanted: Any, stored: Any) -> bool:
     """Return whether a number, which has no other form, was changed.
 
-    Kubernetes 1.20 does not record in `managedFields` that somebody scaled an object.
+    Kubernetes 1.20 doesn't record in `managedFields` that somebody scaled an object.
     """
     return isinstance(wanted, int | float) and isinstance(stored, int | float)
 

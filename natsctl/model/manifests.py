@@ -139,7 +139,7 @@ class KubeKind(Kind[T]):
         return part
 
     def metadata(self, value: bytes) -> KubeMetadata:
-        """See `Kind.metadata`; of the same value, it is decoded once."""
+        """See `Kind.metadata`; the same value is decoded once."""
         last, metadata = self._read
         if value is last:
             return metadata

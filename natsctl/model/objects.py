@@ -64,11 +64,11 @@ head = msgspec.json.Decoder(_Head)
 
 
 def is_reserved(annotation: str) -> bool:
-    """Return whether the annotation is kept when a write of the whole object does not have it."""
+    """Return whether the annotation stays when a write of the whole object doesn't have it."""
     domain, _, name = annotation.rpartition("/")
     return domain == DOMAIN or (bool(domain) and name in LINK)
 
 
 def is_bookkeeping(annotation: str) -> bool:
-    """Return whether natsctl writes the annotation, and users do not."""
+    """Return whether natsctl writes the annotation, and users don't."""
     return is_reserved(annotation) and annotation.rpartition("/")[2] not in POLICIES

@@ -30,9 +30,9 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: the reason for people; may be empty.
-        since: the time at which it was set (RFC 3339); empty if it is not known.
-        until: the time at which it ends (RFC 3339); empty if it lasts until it is removed.
-        by: the user that set it; empty if it is not known.
+        since: when it was set (RFC 3339); empty if that isn't known.
+        until: when it ends (RFC 3339); empty if it lasts until somebody removes it.
+        by: the user that set it; empty if that isn't known.
     """
 
     reason: str = ""
@@ -48,7 +48,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> datetime | None:
-        """The time at which it ends; None if it lasts until it is removed."""
+        """When it ends; None if it lasts until somebody removes it."""
         return time_in(self.until)
 
     @property

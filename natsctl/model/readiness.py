@@ -16,7 +16,7 @@ _UNSYNCED = ("Synced", "False")
 def ready(document: Document | None) -> str:
     """Return the readiness of an object in one word.
 
-    The word is `Paused`, `Deleting`, `Pending` if the controller has not seen the newest
+    The word is `Paused`, `Deleting`, `Pending` if the controller hasn't seen the newest
     generation, the status of the ready condition, such as `True` or `False`, or `-` if the
     readiness is unknown.
     """

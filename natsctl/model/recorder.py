@@ -69,7 +69,7 @@ class RemembersSyncs(Protocol):
     async def past_failures(self, key: str, handler: str = "") -> int:
         """Return the failures in a row with the last recorded sync of the key by a handler.
 
-        Raises `StoreError` if the events cannot be read.
+        Raises `StoreError` if the events can't be read.
         """
         ...
 

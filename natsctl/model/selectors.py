@@ -55,7 +55,7 @@ class In(_ValuesRequirement, frozen=True):
 
 
 class NotIn(_ValuesRequirement, frozen=True):
-    """The label has none of these values, or does not exist. There is at least one value."""
+    """The label has none of these values, or doesn't exist. There's at least one value."""
 
     def __str__(self) -> str:
         return self._format(one_operator="!=", many_operator="notin")
@@ -77,7 +77,7 @@ class Exists(_KeyRequirement, frozen=True):
 
 
 class Absent(_KeyRequirement, frozen=True):
-    """The label does not exist."""
+    """The label doesn't exist."""
 
     def __str__(self) -> str:
         return f"!{self.key}"
@@ -93,10 +93,10 @@ Requirement: TypeAlias = In | NotIn | Exists | Absent
 class Selector(msgspec.Struct, frozen=True):
     """Selects the objects whose labels meet every requirement; without requirements, all objects.
 
-    The text is canonical: requirements and values are sorted and unique. So two selectors are equal
-    if and only if their texts are equal, and `Selector.parse(str(selector)) == selector`.
+    The text is canonical: requirements and values are sorted and unique. Two selectors are equal
+    exactly if their texts are, and `Selector.parse(str(selector)) == selector`.
 
-    Raises `UsageError` for a key or a value that is not valid in a Kubernetes label.
+    Raises `UsageError` for a key or a value that a Kubernetes label can't have.
     """
 
     requirements: tuple[Requirement, ...] = ()
@@ -126,7 +126,7 @@ class Selector(msgspec.Struct, frozen=True):
         return all(requirement.matches(labels) for requirement in self.requirements)
 
     def unmet(self, labels: Mapping[str, str]) -> Self:
-        """Return the requirements that these labels do not meet."""
+        """Return the requirements that these labels don't meet."""
         unmet = (part for part in self.requirements if not part.matches(labels))
         return type(self)(tuple(unmet))
 

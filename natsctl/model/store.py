@@ -1,7 +1,7 @@
 """The seam between natsctl and the systems that store objects.
 
-A backend implements `Store`; no module above this one depends on a backend. Values cross the seam
-as bytes, so that a value is decoded only if it is read.
+A backend implements `Store`, and no module above this one depends on a backend. Values cross the
+seam as bytes: what nobody reads is never decoded.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -77,7 +77,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 
 
 class IllegalKey(msgspec.Struct, frozen=True, gc=False):
-    """A message of the store whose name is not a legal key.
+    """A message of the store whose name isn't a legal key.
 
     `key` is the name with unprintable characters escaped. `exists` is False if the message is a
     delete marker.
@@ -105,7 +105,7 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     Attributes:
         kind: the object's kind.
         key: the object's key.
-        before: the state before; None if the object did not exist.
+        before: the state before; None if the object didn't exist.
         after: the state after; None if the object was deleted. Both are None if the object was
             deleted before it was first seen.
         initial: whether a list, not a live change, produced the change.
@@ -244,8 +244,8 @@ class ManifestStore(Store, Protocol):
     ) -> Stored:
         """Set the fields of *manifest*, and remove fields that only *manager* set before.
 
-        *uid* is the uid of the object to change; if it is empty, the object must not exist and is
-        created. If nothing changes, the object keeps its revision.
+        *uid* is the uid of the object to change; if it's empty, the object mustn't exist yet, and
+        is created. If nothing changes, the object keeps its revision.
 
         A manager takes over the fields that other managers of its family applied before. Managers
         are of one family if their names are equal up to the slash: `natsctl/new`, `natsctl/old`.
@@ -257,9 +257,9 @@ class ManifestStore(Store, Protocol):
         ...
 
     async def check_create(self, manifest: Document, *, manager: str) -> None:
-        """Have the server check the creation of the manifest's object, which it does not store.
+        """Let the server check the creation of the manifest's object, and store nothing.
 
-        Raises the error that the creation would raise, for example of an admission webhook.
+        Raises what the creation would raise, for example the error of an admission webhook.
         """
         ...
 

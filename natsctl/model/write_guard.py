@@ -17,7 +17,7 @@ class WriteGuard:
     are always permitted.
 
     Attributes:
-        dry_run: the server checks each write and does not store it, if it can do that.
+        dry_run: the server only checks each write, if it can.
     """
 
     dry_run = False
@@ -42,7 +42,7 @@ class WriteGuard:
         return True
 
     def may_create(self, kind: KvKind[Any]) -> bool:  # noqa: ARG002 - every kind
-        """Return whether the bucket of this kind may be created if it does not exist."""
+        """Return whether the bucket of this kind may be created if it doesn't exist."""
         return True
 
 
@@ -57,7 +57,7 @@ class DryRunGuard(WriteGuard):
         raise NotStoredError(f"a plan writes nothing to {name}")
 
     async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - every kind
-        """See `WriteGuard.send`; sends the write, which the server does not store."""
+        """See `WriteGuard.send`; the server checks the write, and stores nothing."""
         return await write()
 
     def may_record(self, key: str) -> bool:  # noqa: ARG002 - no key

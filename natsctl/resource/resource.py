@@ -28,7 +28,7 @@ T = TypeVar("T")
 class ResourceStore(Generic[T]):
     """The newest objects that a resource's watch has received; read-only.
 
-    Every read decodes its result from memory, so callers cannot change each other's results. The
+    Every read decodes its result from memory, so you can't change what others read. The
     seed calls this `Store`; in natsctl, a store is the system that keeps objects.
     """
 
@@ -40,7 +40,7 @@ class ResourceStore(Generic[T]):
         return len(self._cache)
 
     def get(self, obj: T) -> T | None:
-        """Return the newest state of an object in a cluster, or None if it does not exist.
+        """Return the newest state of an object in a cluster, or None if it doesn't exist.
 
         Raises `UsageError` for an object without its own key, as all objects in NATS.
         """
@@ -52,12 +52,12 @@ class ResourceStore(Generic[T]):
         return self.get_by_key(joined(metadata.namespace, metadata.name))
 
     def get_by_key(self, key: str) -> T | None:
-        """Return the object, or None if it does not exist."""
+        """Return the object, or None if it doesn't exist."""
         stored = self._cache.get(key)
         return None if stored is None else self._kind.decode(stored.value)
 
     def iter_keys(self) -> Iterator[Key]:
-        """Return the keys of all present objects; later changes do not affect the iterator."""
+        """Return the keys of all objects that exist now; later changes don't alter the iterator."""
         return map(Key, tuple(self._cache.keys()))
 
     def list(self) -> list[T]:
@@ -83,7 +83,7 @@ class Resource(Generic[T]):
                             case EventKind.DELETE:
                                 await unserve(event.key)
 
-    If the store cannot be opened, the context ends with its `StoreError`. If the store is lost
+    If the store can't be opened, the context ends with its `StoreError`. If the store is lost
     later, the watch waits for it and then delivers the changes since.
 
     Args:
@@ -168,8 +168,8 @@ class Resource(Generic[T]):
     async def store(self) -> ResourceStore[T]:
         """Wait for the first list, and return the objects for reading.
 
-        Waits without a limit; set a deadline. Raises `StoppedError` if the resource is left or
-        stopped before.
+        It waits without a limit, so set a deadline. Raises `StoppedError` if the resource is left
+        or stopped before.
         """
         self._watch()
         await self._synced.wait()

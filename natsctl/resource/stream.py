@@ -101,8 +101,8 @@ class Event(Generic[T]):
 
         After a failure, the stream's error handler decides: retry the key with its newest state,
         drop the key until it changes, or stop the stream. `RetryAfter` and `PermanentError` have
-        the same effect as in a sync handler. Does nothing after the stream's context was left.
-        Raises `UsageError` at the second call.
+        the same effect as in a sync handler. After you've left the stream's context, this does
+        nothing. Raises `UsageError` at the second call.
         """
         stream, self._stream = self._stream, None
         if stream is None:

@@ -1,7 +1,7 @@
 """Escapes characters that control a terminal or are invisible.
 
-The content of a bucket is not trusted: keys, fields and error messages must not move the cursor,
-change the title of a terminal, reorder a line or hide a part of it. Every command and every text
+Nobody vouches for the content of a bucket: no key, field or error message may move your cursor,
+change the title of your terminal, reorder a line or hide a part of it. Every command and every text
 log passes its text through `escaped`. `json_escaped` and `yaml_escaped` use the escapes of JSON and
 YAML, so that a parser reads the same values.
 """
@@ -23,7 +23,7 @@ _NAMED = {"\n": r"\n", "\t": r"\t"}
 def escaped(text: str, *, keep: str = "") -> str:
     r"""Return the text with each unsafe character as a visible escape: `\x1b`, `\u202e`, `\n`.
 
-    The characters in *keep* are not escaped.
+    The characters in *keep* stay.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -21,8 +21,8 @@ Frames = Iterable[tuple[FrameType, int]]
 def user_frames(frames: Frames) -> traceback.StackSummary:
     """Return the frames of the user's own code; empty if there are none.
 
-    User code is in files outside of Python, natsctl and installed packages. If there are no such
-    frames, frames of installed packages count, because a controller may be an installed package.
+    That's code in files outside of Python, natsctl and installed packages. If there's none,
+    installed packages count, because your controller may be one.
     """
     return user_frames_of(traceback.StackSummary.extract(iter(frames)))
 

@@ -73,7 +73,7 @@ class Hider:
         """Return the text with `***` in place of each secret.
 
         A text longer than *limit* is cut, and the number of missing characters is added. A secret
-        at the cut is hidden completely. A surrogate that UTF-8 cannot encode becomes U+FFFD.
+        at the cut is hidden completely. A surrogate that UTF-8 can't encode becomes U+FFFD.
         """
         cut = len(text) > limit
         if not cut and self._is_harmless(text):
@@ -269,7 +269,7 @@ def enumerated(texts: Sequence[str], limit: int) -> str:
 def _encodable(text: str) -> str:
     """Return the text, in the same length, with U+FFFD in place of each surrogate.
 
-    Names of files and output of programs have surrogates in place of bytes that are not UTF-8.
+    Names of files and output of programs have surrogates in place of bytes that aren't UTF-8.
     """
     if text.isascii():
         return text

@@ -7,7 +7,7 @@ log.warning("lost leadership", controller=name, epoch=epoch, error=error)
 
 The first argument is a constant text without `%s`, names or numbers. Everything else is a field,
 with its unit last in its name (`wait_s`); `error` is the last field. A field that is None is left
-out. A field cannot be named `msg`, `level`, `message`, `event`, `time`, `logger`, `exception` or
+out. A field can't be named `msg`, `level`, `message`, `event`, `time`, `logger`, `exception` or
 `repeated`. `exc_info`, `extra`, `stack_info` and `stacklevel` mean the same as for the standard
 library's loggers.
 

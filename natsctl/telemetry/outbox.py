@@ -81,7 +81,7 @@ class Budget:
 class _Pending(msgspec.Struct, Generic[E], frozen=True, gc=False):
     """An event about the object `about` that waits to be sent since the time `since`.
 
-    `make` returns the event. It is made when it is sent, because writes of objects come first.
+    `make` returns the event. It's made when it's sent, because writes of objects come first.
     """
 
     about: str
@@ -98,7 +98,7 @@ class Outbox(Generic[E]):
     `sending` sends the events one at a time. Repeated events are counted and sent as one. Writes of
     objects come first: many new events in a short time show that a controller writes many objects,
     so events then wait until there are fewer new ones, but not longer than `LATE_S`. Urgent events
-    do not wait for that. They are sent before the others, and the oldest of the others makes room
+    don't wait for that. They are sent before the others, and the oldest of the others makes room
     for an urgent event if the queue is full.
 
     Args:

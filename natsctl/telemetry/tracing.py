@@ -98,7 +98,7 @@ def records_spans() -> bool:
 def sync_span(controller: str, attributes: Callable[[], Attributes]) -> Span:
     """Return the span of a sync, which has no parent unless the program has started a span.
 
-    `RetryAfter` is not a failure.
+    `RetryAfter` isn't a failure.
 
     Args:
         controller: the name of the controller.
@@ -130,7 +130,7 @@ def watch_span(kind: str, attributes: Callable[[], Attributes]) -> Span:
 def call_span(describe: Callable[[], tuple[str, Attributes]], *, expected: Errors = ()) -> Span:
     """Return the span of a call to another system, as a child of the current span.
 
-    A call without a current span is not recorded: the renewal of a lease belongs to no trace.
+    A call without a current span isn't recorded: the renewal of a lease belongs to no trace.
 
     Args:
         describe: returns the name and the attributes, and is called only if the span is recorded.
@@ -200,7 +200,7 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 
 
 def _current_span() -> trace.Span | None:
-    """Return the current span if it is recorded and has not ended."""
+    """Return the current span if it's recorded and hasn't ended."""
     if _source.tracer() is None:
         return None
     span = trace.get_current_span()

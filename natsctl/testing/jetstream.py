@@ -53,7 +53,7 @@ class MemoryJetStream:
     It answers the requests `STREAM.CREATE`, `UPDATE`, `INFO`, `DELETE`, `NAMES` and `LIST`,
     `CONSUMER.CREATE`, `INFO`, `DELETE`, `NAMES` and `LIST`, and `INFO`, each followed by its names
     as on a server: `STREAM.INFO.orders`, `CONSUMER.INFO.orders.billing`. Configurations get the
-    server's defaults. Streams have no messages, and the values of fields are not validated.
+    server's defaults. Streams have no messages, and nobody validates the values of fields.
     """
 
     def __init__(self) -> None:

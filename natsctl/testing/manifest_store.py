@@ -171,7 +171,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
 
     @property
     def rehearses(self) -> bool:
-        """True if writes are checked and not stored, as by `dryRun=All`."""
+        """True if writes are only checked, as with `dryRun=All`."""
         return self._guard.dry_run
 
     def rehearsal(self) -> "MemoryManifestStore":
@@ -190,7 +190,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         return [self._stored(document) for document in shown]
 
     def document(self, key: str) -> Document:
-        """Return the stored object; raises `NotFoundError` if it does not exist."""
+        """Return the stored object; raises `NotFoundError` if it doesn't exist."""
         return self._existing(key)
 
     @property
@@ -206,7 +206,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         self._objects.mutation = change
 
     def restore(self, objects: Iterable[Stored]) -> None:
-        """Add objects with their revisions, as from a recording; watches do not show them."""
+        """Add objects with their revisions, as from a recording; watches don't show them."""
         for stored in objects:
             self._objects.by_key[stored.key] = documents.parse(stored.value)
             self._objects.revision = max(self._objects.revision, stored.revision)

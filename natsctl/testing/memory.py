@@ -320,8 +320,8 @@ class MemoryStores(Guarded):
     """Stores in memory, one per bucket or kind; a `Stores`.
 
     Kinds of the same bucket share its entries, as in NATS. `kube` is the cluster beside the NATS
-    system: a new cluster by default, or a given one that several NATS systems share. A guard does
-    not apply to it.
+    system: a new cluster by default, or one that several NATS systems share. Guards don't apply
+    to it.
     """
 
     def __init__(self, *, kube: MemoryCluster | None = None) -> None:
@@ -331,7 +331,7 @@ class MemoryStores(Guarded):
         self._buckets: dict[str, _Bucket] = {}
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Ask the JetStream API in memory, which does not know the buckets; see `JetStream.api`."""
+        """Ask the JetStream API in memory, which doesn't know the buckets; see `JetStream.api`."""
         if changes_something(endpoint):
             self.guard.check(None)
         return await self.jetstream.api(endpoint, body)

@@ -21,7 +21,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     `loop.time()` starts at 0. The clock stands still while a function runs in a thread
     (`self.blocking`, `asyncio.to_thread`, `run_in_executor`) and while a subprocess runs that
     the loop started (`asyncio.create_subprocess_exec`): the loop waits for them in real time, at
-    most `REAL_WORK_S` seconds. The loop does not wait for other sockets.
+    most `REAL_WORK_S` seconds. It doesn't wait for other sockets.
 
     Raises `RuntimeError` if every task waits for something that nothing in the loop will do.
     """
@@ -72,7 +72,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._started(await super().subprocess_shell(*args, **options))
 
     def close(self) -> None:
-        """Close the loop."""
         super().close()
         self._pool.shutdown(wait=False)
 

@@ -153,7 +153,7 @@ class InformerController(Hosted):
         """Call the watcher with changes of this resource kind, after the watchers added before.
 
         A watcher that is added while the controller runs receives every existing object. Raises
-        `UsageError` if *watcher* is not a watcher, if the resource kind is empty or, while the
+        `UsageError` if *watcher* isn't a watcher, if the resource kind is empty or, while the
         controller runs, has no informer, and if another of its watchers has the same finalizer.
         """
         if not isinstance(watcher, ResourceWatcher):
@@ -174,7 +174,7 @@ class InformerController(Hosted):
             named.add_existing(registration)
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
-        """Remove the watcher and its retries; it need not have been added."""
+        """Remove the watcher and its retries, if it was added."""
         kind = self._resource_kinds.get(_name(resource_kind))
         kept = [] if kind is None else list(kind.registrations)
         for registration in kept:
@@ -247,7 +247,7 @@ class InformerController(Hosted):
                 raise kind.failure
 
     def check_watcher(self, delivery: Delivery) -> None:
-        """Raise `UsageError` if the delivery's watcher or resource kind does not exist."""
+        """Raise `UsageError` if the delivery's watcher or resource kind doesn't exist."""
         self._registration(delivery)
 
     def _registration(self, delivery: Delivery) -> tuple[ResourceKind, Registration]:

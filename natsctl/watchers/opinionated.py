@@ -58,7 +58,7 @@ class OwnFinalizers(msgspec.Struct, frozen=True):
 
 
 class OpinionatedWatcher:
-    """Calls a function for each change, and misses none while it does not run.
+    """Calls a function for each change, and misses none while it doesn't run.
 
     *Guarantees.* The watcher stores a finalizer with an in-progress name before it calls
     `add_func`, and renames the finalizer when the call has succeeded. So an object without a

@@ -64,7 +64,7 @@ OnUpdate: TypeAlias = Callable[[Snapshot[Any], Snapshot[Any]], Awaitable[None]]
 
 @runtime_checkable
 class ResourceWatcher(Protocol):
-    """Reacts to changes of objects of one kind; a call fails by raising.
+    """Reacts to changes of objects of one kind. To say that a call failed, raise.
 
     Calls for the same object never overlap.
     """

@@ -279,7 +279,7 @@ _reason: ContextVar[str | UnsetType] = ContextVar("reason", default=UNSET)
 def planning() -> bool:
     """Return whether this code runs in a plan, in which no write is stored.
 
-    A handler with effects outside of the stores asks this function and skips them.
+    Does your handler call something else, such as an HTTP API? Ask this first, and skip the call.
     """
     return current_plan.get() is not None
 

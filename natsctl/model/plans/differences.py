@@ -18,7 +18,7 @@ class Difference(msgspec.Struct, frozen=True):
     """A field whose value differs between two documents.
 
     `path` names the field, such as `spec.containers[name=app].image`. `before` and `after` are JSON
-    values, None if the field does not exist.
+    values, None if the field doesn't exist.
     """
 
     path: str

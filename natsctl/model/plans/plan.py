@@ -20,7 +20,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         action: `create`, `update` or `delete` an object, change only its `status`, or change an
             `external` resource.
         diff: the fields that would change; secrets are masked.
-        reason: why a secondary would be deleted, if its owner does not exist.
+        reason: why a secondary would be deleted, if its owner doesn't exist.
         call: the external call: `create`, `update` or `delete`; `adopt` takes over a resource that
             natsctl didn't create, without a call.
         differs: what differs at an external resource, in the words of the client that observed it.
@@ -51,7 +51,7 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         error: why the sync fails; empty if it succeeds.
-        held_back: why the key is not synced, if it is paused or quarantined.
+        held_back: why the key isn't synced, if it's paused or quarantined.
         after_s: seconds until the next sync that the handler requests; None if it requests none.
         failed_before: true if the key failed before the plan too, by the records of its controller.
     """
@@ -113,7 +113,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         summary: the counts.
         keys: the keys that change anything, fail, are held back, or ask to be synced again.
         garbage: the orphans that garbage collection would keep, with the reasons.
-        missing: the requested keys that do not exist and change nothing, if any.
+        missing: the requested keys that don't exist and change nothing, if any.
     """
 
     controller: str

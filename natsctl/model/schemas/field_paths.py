@@ -57,7 +57,7 @@ class FieldPath(msgspec.Struct, frozen=True):
         return cls(text, tuple(parts))
 
     def values(self, document: object) -> list[object]:
-        """Return the values at the path; none if the document does not have the field."""
+        """Return the values at the path; none if the document doesn't have the field."""
         selected = [document]
         for part in self.parts:
             selected = [inner for value in selected for inner in _inner_values(value, part)]
@@ -66,7 +66,7 @@ class FieldPath(msgspec.Struct, frozen=True):
     def text_in(self, document: object, *, missing: str = NONE) -> str:
         """Return the values at the path as text, separated by commas; *missing* if there is none.
 
-        A text is written as it is, and another value as JSON.
+        A text stays as it is, and any other value is JSON.
         """
         return ",".join(map(_text, self.values(document))) or missing
 

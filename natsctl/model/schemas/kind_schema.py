@@ -1,7 +1,7 @@
 """The published schema of a kind: its fields, its columns, and the controller that declares it.
 
 A daemon publishes the schemas of its kinds in the bucket `natsctl`, so that commands know the types
-without the code. Of several daemons, the one that knows the newest types decides.
+without the code. If several daemons do, the one with the newest types decides.
 """
 
 import inspect
@@ -71,7 +71,7 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, value: bytes) -> Self | None:
-        """Return the schema in a record; None if the record cannot be read."""
+        """Return the schema in a record; None if the record can't be read."""
         try:
             return msgspec.json.decode(value, type=cls)
         except DECODE_ERRORS:

@@ -1,9 +1,9 @@
 """Reads objects that were stored as an older type, as the newest type.
 
 The annotation `natsctl.io/stored-version` has the number of the version that an object was stored
-as; an object without it is of the first version. A program that does not know the annotation may
-store another version than the annotation states. So an object is read as the version that knows
-most of its fields; among equals, as the one that the annotation states, and else as the newest.
+as; without it, that's the first version. A program that doesn't know the annotation may store
+another version than the annotation says. So natsctl reads an object as the version that knows most
+of its fields; if several know equally many, as the one in the annotation, and else as the newest.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """An object as one version, and the number of fields that this version does not know."""
+    """An object as one version, and the number of fields that this version doesn't know."""
 
     version: _Version
     obj: Any
@@ -50,7 +50,7 @@ class Versions(Generic[T]):
         older: the earlier types, the newest first.
         number: the number of the newest version; by default, the number of all types.
 
-    Raises `UsageError` if a type is not an `Object`, or if the number is too small.
+    Raises `UsageError` if a type isn't an `Object`, or if the number is too small.
     """
 
     def __init__(self, newest: type[T], older: Older[T], number: int | None = None) -> None:
@@ -159,7 +159,7 @@ def _number(text: object) -> int:
 
 
 def _decoded(version: _Version, value: bytes) -> Any:
-    """Return the object as this version; None if it does not decode."""
+    """Return the object as this version; None if it doesn't decode."""
     try:
         return version.decode(value)
     except Exception:  # noqa: BLE001 - user types raise anything
@@ -175,7 +175,7 @@ def _with_metadata_of(old: Any, new: Any) -> Any:
 
 
 def _unknown(document: object, obj: object) -> int:
-    """Return the number of fields of *document* that the type of *obj* does not have."""
+    """Return the number of fields of *document* that the type of *obj* doesn't have."""
     match obj, document:
         case msgspec.Struct(), dict():
             known = _attributes(obj)

@@ -29,9 +29,9 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: how the replay ended.
-        missing: what the handler read that was not recorded.
+        missing: what the handler read that wasn't recorded.
         variables: the environment variables that it read; their values are those of this process.
-        assumed: objects that were written, and are not in the recording; they counted as missing.
+        assumed: objects that were written, and aren't in the recording; they counted as missing.
         writes: the writes of the replay, such as `create kv/routes shop`.
         other_writes: the differences between its writes and the recorded ones.
         error: the exception that the handler raised in the replay.

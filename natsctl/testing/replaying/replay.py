@@ -48,7 +48,7 @@ CLASSES: Mapping[str, type[Any]] = {
 
 
 class ReplayError(AssertionError):
-    """Raised by `replay` if the sync does not succeed; `replayed` describes the replay."""
+    """Raised by `replay` if the sync doesn't succeed; `replayed` describes the replay."""
 
     def __init__(self, replayed: ReplayedSync) -> None:
         super().__init__(f"\n{replayed}")
@@ -63,7 +63,7 @@ def replay(path: str | Path, controller: type[object]) -> ReplayedSync:
     sync has read, and nothing else. Its clock begins at the time of the recorded sync, and its
     randomness depends on the recording.
 
-    Raises `ReplayError` if the handler fails, or makes a read that was not recorded. Raises
+    Raises `ReplayError` if the handler fails, or reads what wasn't recorded. Raises
     `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of
     another controller.
     """

@@ -191,7 +191,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seed: the seed of the run; `--seed` shows the finding again.
-        property: the property that does not hold.
+        property: the property that doesn't hold.
         hint: the likely cause.
         script: the steps of users, in order.
         processes: how many processes there are, and how they divide the work.

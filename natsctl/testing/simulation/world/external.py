@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ExternalError(Exception):
-    """Raised by a `SimulatedExternal` that rejects a call: the name exists, or does not exist."""
+    """Raised by a `SimulatedExternal` that rejects a call: the name exists, or doesn't."""
 
 
 class SimulatedExternal:
@@ -24,7 +24,7 @@ class SimulatedExternal:
 
     In a simulation each run has its own resources. Answers are lost, calls are slow or time out,
     and a read may return an older state. The properties of the simulation include the resources.
-    Outside of a simulation the calls do not fail.
+    Outside of a simulation the calls don't fail.
 
     It is an `ExternalConnecter`: its client keeps the spec of each managed object under the
     external name of the object, or under its key.
@@ -67,7 +67,7 @@ class SimulatedExternal:
         return await self._write("create", name, create)
 
     async def read(self, name: str) -> Fields | None:
-        """Return the fields of a resource, None if it does not exist."""
+        """Return the fields of a resource, None if it doesn't exist."""
         return (await self.list()).get(name)
 
     async def list(self) -> dict[str, Fields]:
@@ -82,7 +82,7 @@ class SimulatedExternal:
         return await self._call("read", "", read, EXTERNAL_READ_FAULTS)
 
     async def update(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Replace the fields of a resource; raises `ExternalError` if it does not exist."""
+        """Replace the fields of a resource; raises `ExternalError` if it doesn't exist."""
 
         async def update() -> str:
             if name not in self._state.resources:
