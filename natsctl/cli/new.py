@@ -93,6 +93,7 @@ def _write_hook(name: str, language: Language) -> None:
     files = {
         file.name: file.read_text().replace("shops", kinds).replace("shop", name)
         for file in sorted((folder / language).iterdir())
+        if file.is_file()  # pip compiles the example, into a folder beside it
     }
     _write(Path.cwd(), files)
     for file in files:

@@ -198,6 +198,14 @@ async def test_new_writes_a_hook_with_the_names_of_its_objects(
     assert "shop" not in written + (folder / "package.json").read_text()
 
 
+async def test_new_writes_a_hook_from_an_example_that_pip_has_compiled(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    (EXAMPLES / "python" / "__pycache__").mkdir(exist_ok=True)
+    assert "wrote hook.py\n" in await natsctl.done("new", "tenant", "--hook", "python")
+    assert "tenants.sync" in (folder / "hook.py").read_text()
+
+
 async def test_the_schemas_of_requests_and_answers_are_printed(natsctl: Natsctl) -> None:
     schema = (await natsctl("hook-schema", "answer")).json
     assert set(schema["$defs"]["HookAnswer"]["properties"]) == {
