@@ -237,7 +237,7 @@ class TestDeletions:
             assert controller.runtime.status().contested == {}
             upkeep = harness.runtime.measures().upkeep
             assert upkeep is not None
-            assert upkeep.undone == 14  # the waits between them double
+            assert upkeep.undone == 0
             assert {event.reason for event in harness.stores.events.events} == {"Synced"}
 
 

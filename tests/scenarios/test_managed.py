@@ -374,7 +374,7 @@ class TestManagedController:
         assert not controller.idle
         async with ran(controller):
             assert controller.idle
-            assert controller.failure is None
+            assert controller.host.failure is None
 
     async def test_enqueue_key_reconciles_an_object_at_once(self, cloud: Cloud) -> None:
         stores = MemoryStores()
