@@ -39,7 +39,7 @@ def _converge() -> None:
     _run("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
     _run("put", "greetings", "team-a.pier", '{"spec": {"text": "ahoy", "replicas": 2}}')
     _until("both routes are there", lambda: _routes() == {"shop", "team-a.pier"})
-    _run("list", "routes")
+    _run("get", "routes")
     _print("   The controller reports in the status that the greeting is ready:")
     _run("get", "greetings", "shop", "-o", "yaml")
 
@@ -49,14 +49,14 @@ def _heal() -> None:
     before = _revision("shop")
     _run("delete", "routes", "shop")
     _until("the route is back", lambda: _revision("shop") > before)
-    _run("list", "routes")
+    _run("get", "routes")
 
 
 def _delete() -> None:
     _print("3. Delete a greeting. The controller deletes its route.")
     _run("delete", "greetings", "team-a.pier")
     _until("its route is gone", lambda: _routes() == {"shop"})
-    _run("list", "routes")
+    _run("get", "routes")
 
 
 def _collect() -> None:
@@ -68,7 +68,7 @@ def _collect() -> None:
     _run("gc", "plan")
     _print("   Garbage collection deletes the orphan after a grace period, or now:")
     _run("gc", "apply", "--yes")
-    _run("list", "routes")
+    _run("get", "routes")
 
 
 def offer_console() -> None:
@@ -155,7 +155,7 @@ def _output(*arguments: str) -> str:
 
 
 def _routes() -> set[str]:
-    return {line.rpartition("/")[2] for line in _output("list", "routes", "-o", "name").split()}
+    return {line.rpartition("/")[2] for line in _output("get", "routes", "-o", "name").split()}
 
 
 def _revision(key: str) -> int:

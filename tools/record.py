@@ -26,13 +26,13 @@ RUN = "run --embedded --controller controllers.greetings:Greetings --port 0"
 STEPS = (
     ("Store an object in a NATS KV bucket. The controller makes a route for it.", None),
     ("""put greetings shop '{"spec": {"text": "hi"}}'""", "created"),
-    ("tree shop", "Route"),
+    ("get routes", "shop"),
     ("Delete the route. The controller makes it again.", None),
     ("delete routes shop", ""),
-    ("list routes", "shop"),
+    ("get routes", "shop"),
     ("Delete the greeting. The controller deletes its route.", None),
     ("delete greetings shop", ""),
-    ("list routes -o name", "^$"),
+    ("get routes -o name", "^$"),
 )
 
 
