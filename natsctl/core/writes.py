@@ -79,7 +79,7 @@ class Writes:
         self.unseen: dict[str, dict[Place, UnseenWrite]] = {}  # the newest to each object
         self._timeout_s = timeout_s
         self._order: dict[AnyInformer, deque[UnseenWrite]] = defaultdict(deque)
-        self._objects: dict[Place, _Written] = {}  # with writes that run, or that no change showed
+        self._objects: dict[Place, _InFlight] = {}  # with writes that run, or that no change showed
         self._followers: dict[AnyInformer, tuple[Forward, Callable[[str], None]]] = {}
 
     # ---- a write
@@ -92,8 +92,8 @@ class Writes:
         key that wrote then begins with the object as the store has it.
         """
         place, sync = (informer, key), current_sync.get()
-        written = self._objects.setdefault(place, _Written())
-        written.running += 1
+        target = self._objects.setdefault(place, _InFlight())
+        target.running += 1
         try:
             yield
         except (StoreTimeoutError, asyncio.CancelledError):
@@ -106,11 +106,11 @@ class Writes:
                 )
             raise
         finally:
-            written.running -= 1
-            if not written.running:
-                if not written.landed:
+            target.running -= 1
+            if not target.running:
+                if not target.landed:
                     del self._objects[place]
-                changes, written.held_back = written.held_back, []
+                changes, target.held_back = target.held_back, []
                 for change in changes:
                     self.see(informer, change)
 
@@ -127,7 +127,7 @@ class Writes:
         self._prune(informer)
         write = self._note(sync.key, (informer, key), written, base)
         if base is not None and informer in self._followers:
-            self._objects.setdefault(write.place, _Written()).landed.append(write)
+            self._objects.setdefault(write.place, _InFlight()).landed.append(write)
 
     def _note(
         self, key: str, place: Place, written: Written, base: int | None = None
@@ -201,24 +201,24 @@ class Writes:
     def see(self, informer: AnyInformer, change: Change[Any]) -> None:
         """Forward a change, now or when the running writes of its object have ended."""
         place = informer, change.key
-        written = self._objects.get(place)
-        if written is not None and written.running:
-            written.held_back.append(change)
+        target = self._objects.get(place)
+        if target is not None and target.running:
+            target.held_back.append(change)
             return
         forward, undone = self._followers[informer]
-        if written is None:
+        if target is None:
             forward(change, None)
             return
         base = 0 if change.before is None else change.before.revision
         shown = _order(base, None if change.after is None else change.after.revision)
-        landed, written.landed = written.landed, []
+        landed, target.landed = target.landed, []
         writer = None
         for write in landed:
             if write.order > shown:
-                written.landed.append(write)
+                target.landed.append(write)
             elif write.order == shown and write.base == base:
                 writer = write.writer
-        if not written.landed:
+        if not target.landed:
             del self._objects[place]
         for other in {write.writer for write in landed if write.order < shown} - {writer}:
             undone(other)
@@ -231,11 +231,11 @@ class Writes:
         This includes a write that is newer than the list; its key is then synced once too often.
         """
         writers = set[str]()
-        for place, written in list(self._objects.items()):
+        for place, target in list(self._objects.items()):
             if place[0] is informer:
-                writers.update(write.writer for write in written.landed)
-                written.landed = []
-                if not written.running:
+                writers.update(write.writer for write in target.landed)
+                target.landed = []
+                if not target.running:
                     del self._objects[place]
         for writer in writers:
             self._followers[informer][1](writer)
@@ -305,7 +305,7 @@ class Writes:
         return None if write is None or write.passed else write
 
 
-class _Written(msgspec.Struct, eq=False):
+class _InFlight(msgspec.Struct, eq=False):
     """The writes to one object that run, or that no change has shown."""
 
     running: int = 0
