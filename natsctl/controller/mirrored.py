@@ -5,7 +5,8 @@ the primary, so garbage collection removes it after the primary.
 """
 
 from collections.abc import Collection
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -49,9 +50,13 @@ class MirroredPrimary(Primary[T]):
     def _with_status(self, obj: T, kept: KeptStatus | None) -> T:
         if kept is None or not isinstance(obj, Object):
             return obj
-        types = {field.name: field.type for field in msgspec.structs.fields(type(obj))}
         try:
-            status = msgspec.convert(kept.status, types["status"])
+            status = msgspec.convert(kept.status, _status_type(type(obj)))
         except msgspec.ValidationError:
             return obj  # somebody else has written it; the next `update_status` mends it
         return msgspec.structs.replace(obj, status=status)
+
+
+@cache  # each read of an object asks for it
+def _status_type(object_type: type[Object]) -> Any:
+    return {field.name: field.type for field in msgspec.structs.fields(object_type)}["status"]
