@@ -77,11 +77,6 @@ class SplitDict(Mapping[str, V]):
         parts = self.parts
         return parts[hash(key) % len(parts)].get(key, default)
 
-    def each_value(self) -> Iterator[V]:
-        """Yield the values as an iteration over the keys does, without a search for each key."""
-        for part in self.parts:
-            yield from tuple(part.values())
-
     def pop(self, key: str) -> V | None:
         """Remove *key*, and return its value; None if it is not present."""
         parts = self.parts

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 import pytest
 
 from natsctl import Change, Controller, UsageError, kv, primary, secondary, tertiary
@@ -387,10 +386,6 @@ async def test_a_key_too_long_for_a_label_owns_its_secondaries() -> None:
         await client.apps.delete(key)
         await harness.run_until_idle()
         assert client.parts.keys() == []
-
-
-class DefaultSpec(msgspec.Struct, frozen=True):
-    text: str
 
 
 async def test_a_tertiary_can_be_read_and_enqueues_no_key() -> None:

@@ -1,7 +1,6 @@
 """A TCP proxy before a server, which tests can cut or freeze."""
 
 import asyncio
-import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +24,6 @@ class CutProxy:
         self._newest: asyncio.StreamWriter | None = None
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bytes_left = math.inf  # until the proxy freezes
 
     async def __aenter__(self) -> Self:
         await self.heal()
@@ -67,18 +65,8 @@ class CutProxy:
         """Forward no more data; new connections wait, as in a network that drops all packets."""
         self._flowing.clear()
 
-    def freeze_after(self, count: int) -> None:
-        """Freeze when so many bytes have been forwarded in both directions together."""
-        self._bytes_left = count
-
-    @property
-    def is_frozen(self) -> bool:
-        """True while no data is forwarded."""
-        return not self._flowing.is_set()
-
     def thaw(self) -> None:
         """Forward the data that waits, and all later data."""
-        self._bytes_left = math.inf
         self._flowing.set()
 
     @contextmanager
@@ -143,10 +131,7 @@ class CutProxy:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(65_536):
-                if self._bytes_left < len(data):
-                    self.freeze()
                 await self._flowing.wait()
-                self._bytes_left -= len(data)
                 if writer in self._held:
                     await self._held[writer].wait()
                 writer.write(data)
