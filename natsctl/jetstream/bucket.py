@@ -193,7 +193,7 @@ MARKER_TTL_S = 30 * 24 * 3600  # the time to live of the server's delete markers
 MARKER_TTL_MIN_S = 1
 SEEN_S = 60.0  # a marker that lives shorter may be missed by a watch
 FULL = 0.9  # of the bytes of a bucket that evicts its oldest messages
-ANSWER_S = 2.0  # the deadline of a read; a stream without a leader does not answer
+READ = 0.4  # of the time limit of requests
 KEY_S = 1e-5  # of `busy_s`: several processes may create consumers at the same time
 ELECTION_S = 20.0  # the deadline of a stream's leader election
 ELECTION_PAUSE_S = 0.1  # between two requests during an election
@@ -276,6 +276,14 @@ class Bucket:
         """
         return KEY_S * self._subjects
 
+    @property
+    def patience_s(self) -> float:
+        """The deadline of a read, shorter than a write's: asking again changes nothing.
+
+        A stream without a leader doesn't answer, and the next leader never saw the request.
+        """
+        return READ * self.connection.request_timeout_s + self.busy_s
+
     async def ensure(self, kind: KvKind[Any]) -> None:
         """Create the bucket as *kind* declares, if it does not exist.
 
@@ -318,7 +326,7 @@ class Bucket:
 
         Raises `StoreDiffersError` if the bucket's keys cannot all be read.
         """
-        return await self._with_layout(await self._info(timeout_s=ANSWER_S + self.busy_s))
+        return await self._with_layout(await self._info(timeout_s=self.patience_s))
 
     async def _with_layout(self, info: dict[str, Any]) -> dict[str, Any]:
         self._subjects = info["state"].get("num_subjects", 0)
@@ -374,7 +382,7 @@ class Bucket:
         of many pages takes it longer the more names there are; see `names`.
         """
         query: dict[str, object] = {"subjects_filter": self.prefix + pattern}
-        info = await self._info(query, timeout_s=ANSWER_S + self.busy_s)
+        info = await self._info(query, timeout_s=self.patience_s)
         keys, skipped = set[str](), len(self.prefix)
 
         def add(subject: str) -> None:
@@ -427,7 +435,7 @@ class Bucket:
         total = 0
         for pattern in patterns:
             query = {"subjects_filter": self.prefix + pattern, "offset": BEYOND}
-            info = await self._info(query, timeout_s=ANSWER_S + self.busy_s)
+            info = await self._info(query, timeout_s=self.patience_s)
             total += info.get("total", 0)
         return total
 
@@ -465,7 +473,7 @@ class Bucket:
         """Read a message at the leader; *key* names it in errors."""
         try:
             reply = await self.connection.api(
-                f"STREAM.MSG.GET.{self.stream}", query, timeout_s=ANSWER_S + self.busy_s
+                f"STREAM.MSG.GET.{self.stream}", query, timeout_s=self.patience_s
             )
         except StoreMissingError as error:
             raise self._missing_error() from error

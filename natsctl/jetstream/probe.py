@@ -7,12 +7,13 @@ changes nothing. The server answers a denied request with a permission violation
 from typing import Final
 
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.jetstream.bucket import ANSWER_S, EXPECTED, Bucket
+from natsctl.jetstream.bucket import EXPECTED, Bucket
 from natsctl.jetstream.connection import Connection
 
 PROBE: Final = "natsctl-doctor"  # a name for keys, consumers and tokens that nothing else uses
 NEVER: Final = str(2**62)  # a revision that no key has
 BROKEN: Final = b"{"  # invalid JSON, which every API endpoint rejects
+ANSWER_S: Final = 2.0  # a violation comes at once; no answer counts as permitted
 
 
 class Probe:

@@ -9,7 +9,7 @@ import pytest
 
 from natsctl import NatsOptions
 from natsctl.daemon import client as daemon_client
-from natsctl.jetstream import bucket, connection, feed
+from natsctl.jetstream import connection, feed
 from natsctl.telemetry import outbox
 
 WAIT_S = 20.0  # for an answer
@@ -21,7 +21,6 @@ def wait_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The options of a connection are changed only if the test names its server by a URL.
     """
-    monkeypatch.setattr(bucket, "ANSWER_S", WAIT_S)
     monkeypatch.setattr(daemon_client, "FIND_S", WAIT_S)
     monkeypatch.setattr(feed, "SILENCE", SILENCE)
     monkeypatch.setattr(outbox, "CLOSE_S", WAIT_S)

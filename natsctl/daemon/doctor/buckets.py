@@ -28,7 +28,6 @@ from natsctl.errors import (
     StoreTimeoutError,
 )
 from natsctl.jetstream.bucket import (
-    ANSWER_S,
     NANOSECONDS,
     Bucket,
     bucket_in,
@@ -71,7 +70,7 @@ async def check_mirrors(
     with suppress(StoreError):  # the user may not list streams
         while streams:
             offset = {"offset": len(configs)}
-            page = await connection.api("STREAM.LIST", offset, timeout_s=ANSWER_S)
+            page = await connection.api("STREAM.LIST", offset)
             streams = page.get("streams") or []
             configs += [stream["config"] for stream in streams]
     for config in configs:
@@ -214,7 +213,7 @@ async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIte
         return
     probe, denied = Probe(connection), list[str]()
     try:
-        info = await connection.api(f"STREAM.INFO.{STREAM}", timeout_s=ANSWER_S)
+        info = await connection.api(f"STREAM.INFO.{STREAM}")
     except StoreMissingError:
         denied += await probe.creating(STREAM)
         others: list[str] = []
