@@ -256,7 +256,7 @@ async def _watch(
     changes: asyncio.Queue[Change[Any]] = asyncio.Queue()
     task = asyncio.create_task(informer.run())
     try:
-        await informer.cache.synced.wait()
+        await informer.table.synced.wait()
         async with informer.subscribe(changes.put_nowait):
             columns = await _columns(source, output)
             writer = _EventWriter(source.name, store, labels, output, columns)

@@ -55,8 +55,8 @@ class Evidence:
 
     def __init__(self, primary: Informer[Any], memory: Store, controller: str) -> None:
         self.held = ""  # why garbage collection waits for a person
-        self._cache, self._store = primary.cache, primary.store
-        self.controller, self._kind = controller, primary.cache.kind.name
+        self._table, self._store = primary.table, primary.store
+        self.controller, self._kind = controller, primary.table.kind.name
         self._memory = memory
         self._key = f"gc.{controller}"
         self._reviewed: str | None = None  # the incarnation that was reviewed
@@ -64,7 +64,7 @@ class Evidence:
         self._revision = 0  # the revision at that time
         self._record: Stored | None = None  # as last read or written
         self._fewer = asyncio.Event()  # objects were deleted, or the bucket was listed
-        primary.cache.before_fewer = self._note_fewer
+        primary.table.before_fewer = self._note_fewer
 
     @property
     def _stored(self) -> Remembered | None:
@@ -73,18 +73,18 @@ class Evidence:
     @property
     def remembered(self) -> bool:
         """True if the state of the present bucket is stored."""
-        return self._record is not None and self._reviewed == self._cache.incarnation
+        return self._record is not None and self._reviewed == self._table.incarnation
 
     async def proves(self, deleted_at: int) -> bool:
         """Return whether a delete marker at this revision proves that the owner was deleted.
 
         While collection is held, only a deletion does that was made after the bucket was replaced.
         """
-        if self._reviewed != self._cache.incarnation:
+        if self._reviewed != self._table.incarnation:
             await self.review(secondaries=True)
         stored = self._stored
         since = None if stored is None else stored.since
-        return not self.held or deleted_at > (self._cache.since if since is None else since)
+        return not self.held or deleted_at > (self._table.since if since is None else since)
 
     async def review(self, *, secondaries: bool) -> str:
         """Compare the bucket with its remembered state, and return why collection is held.
@@ -93,7 +93,7 @@ class Evidence:
         is new. Raises `StoreError`, also if the watch of the bucket is behind for `SHOWN_S`.
         """
         self._record = await read(self._memory, self._key)
-        stored, incarnation = self._stored, self._cache.incarnation
+        stored, incarnation = self._stored, self._table.incarnation
         last = await self._last_revision()  # of a request that was sent after the state was read
         if stored is not None and stored.incarnation == self._lasting_incarnation:
             await self._wait_until_shown(min(stored.revision, last))
@@ -119,8 +119,8 @@ class Evidence:
         marker above *since* still proves a deletion. The first reason stays. So does the number of
         owners: collection resumes if as many exist again.
         """
-        revision = self._cache.revision if revision is None else revision
-        since = self._cache.since if since is None else since
+        revision = self._table.revision if revision is None else revision
+        since = self._table.since if since is None else since
         if not self.held:
             log.error(
                 "garbage collection is held: `natsctl repair gc` accepts the bucket as it is",
@@ -148,10 +148,10 @@ class Evidence:
 
     async def accept(self) -> None:
         """Trust the bucket as it is now; raises `ConflictError` if it was not reviewed."""
-        if self._reviewed != self._cache.incarnation:
+        if self._reviewed != self._table.incarnation:
             raise ConflictError(f"the bucket of {self._kind} was replaced just now: plan again")
         self.held = ""
-        self._owners, self._revision = len(self._cache), self._cache.revision
+        self._owners, self._revision = len(self._table), self._table.revision
         state = msgspec.json.encode(self._state())
         await self._rewrite(lambda _: state)
 
@@ -162,8 +162,8 @@ class Evidence:
         """
         stored = self._stored
         stored_owners = 0 if stored is None else stored.owners
-        is_back = not orphans and len(self._cache) >= max(stored_owners, self._owners)
-        if self._reviewed == self._cache.incarnation and (is_back or not self.held):
+        is_back = not orphans and len(self._table) >= max(stored_owners, self._owners)
+        if self._reviewed == self._table.incarnation and (is_back or not self.held):
             await self.accept()
 
     async def save(self) -> None:
@@ -174,7 +174,7 @@ class Evidence:
         """
         if self._reviewed is None:
             return
-        if self._reviewed != self._cache.incarnation:
+        if self._reviewed != self._table.incarnation:
             await self.review(secondaries=True)
         stored, state = self._stored, self._state()
         if stored is not None and stored.held:
@@ -228,13 +228,13 @@ class Evidence:
                 continue
             failures = 0
             await self._changed()
-            if self._reviewed == self._cache.incarnation:
+            if self._reviewed == self._table.incarnation:
                 await asyncio.sleep(SOON_S)
 
     async def _changed(self) -> None:
         """Wait for a change of the bucket."""
         waiting = [
-            asyncio.ensure_future(self._cache.passed(self._cache.revision + 1)),
+            asyncio.ensure_future(self._table.passed(self._table.revision + 1)),
             asyncio.ensure_future(self._fewer.wait()),
         ]
         try:
@@ -246,10 +246,10 @@ class Evidence:
     def vanished(self, orphaned: int) -> str:
         """Return why too many owners vanished without a delete marker; empty if not too many."""
         self._note_owners()
-        count = min(orphaned, self._owners - len(self._cache))
+        count = min(orphaned, self._owners - len(self._table))
         stored = self._stored
         populated = self._owners or (stored is not None and stored.populated)
-        if populated and not len(self._cache):
+        if populated and not len(self._table):
             return f"the bucket of {self._kind} is empty, although owners were seen in it"
         if 2 * count > self._owners or (
             count and 2 * count == self._owners and not self._has_unchanged_owner()
@@ -264,20 +264,20 @@ class Evidence:
         """Return the revision that the bucket has reached, also if that message was removed."""
         if isinstance(self._store, Sequenced):
             return await self._store.last_revision()
-        return self._cache.revision
+        return self._table.revision
 
     async def _wait_until_shown(self, revision: int) -> None:
-        """Wait for the cache to show what another process saw earlier, if it still exists."""
-        if self._cache.revision >= revision or not isinstance(self._store, Sequenced):
+        """Wait for the table to show what another process saw earlier, if it still exists."""
+        if self._table.revision >= revision or not isinstance(self._store, Sequenced):
             return
         revision = min(revision, await self._store.newest_revision())
         try:
             async with asyncio.timeout(SHOWN_S):
-                await self._cache.passed(revision)
+                await self._table.passed(revision)
         except TimeoutError as error:
             raise StoreTimeoutError(
                 f"the watch of the bucket of {self._kind} is behind: it is at revision "
-                f"{self._cache.revision}, and another process has seen revision {revision}"
+                f"{self._table.revision}, and another process has seen revision {revision}"
             ) from error
 
     def _note_fewer(self) -> None:
@@ -286,13 +286,13 @@ class Evidence:
 
     def _note_owners(self) -> None:
         """Update the number of owners; needed before each use of it, and before it falls."""
-        count = len(self._cache)
+        count = len(self._table)
         if count >= self._owners:
-            self._owners, self._revision = count, self._cache.revision
+            self._owners, self._revision = count, self._table.revision
 
     def _has_unchanged_owner(self) -> bool:
         """Return whether an owner has not changed since all of them existed."""
-        cached = (self._cache.get(key) for key in self._cache.keys())  # noqa: SIM118 - a cache is no dict
+        cached = (self._table.get(key) for key in self._table.keys())  # noqa: SIM118 - a table is no dict
         return any(stored is not None and stored.revision <= self._revision for stored in cached)
 
     def _reason(
@@ -316,14 +316,14 @@ class Evidence:
     @property
     def _lasting_incarnation(self) -> str:
         """The part of the incarnation that is equal in all processes."""
-        return self._cache.incarnation.partition("#")[0]
+        return self._table.incarnation.partition("#")[0]
 
     def _state(self) -> Remembered:
         self._note_owners()
         return Remembered(
             incarnation=self._lasting_incarnation,
             populated=self._owners > 0,
-            revision=self._cache.revision,
+            revision=self._table.revision,
             owners=self._owners,
             owners_revision=self._revision,
         )

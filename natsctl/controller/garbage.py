@@ -1,6 +1,6 @@
 """Finds secondaries without an owner, and decides whether they may be removed.
 
-An orphan is suspected from the caches, and confirmed by a read of its owner at the store's leader.
+An orphan is suspected from the tables, and confirmed by a read of its owner at the store's leader.
 A delete marker proves that the owner was deleted. Without a marker, the owner may have been lost
 with its bucket, so such orphans are kept while the evidence about the bucket is unclear.
 """
@@ -85,7 +85,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
-        owners_before = len(self.primary.cache)
+        owners_before = len(self.primary.table)
         suspects = await self._suspects()
         now, names = asyncio.get_running_loop().time(), [suspect.name for suspect in suspects]
         self._suspected = {name: self._suspected.get(name, now) for name in names}
@@ -93,13 +93,13 @@ class GarbageCollector(msgspec.Struct, eq=False):
         unchecked = len(suspects) - len(first)
         try:
             await self.evidence.review(secondaries=self._owned() > 0)
-            incarnation = self.primary.cache.incarnation
+            incarnation = self.primary.table.incarnation
             owners = await self._confirm({suspect.owner for suspect in first})
             first = await self._with_values(first, owners)
             grace_s = 0.0 if at_once else self.limits.grace_s
             confirmed = [orphan async for orphan in self._orphans(first, owners, grace_s)]
             orphans = tuple(sorted(confirmed, key=lambda orphan: (orphan.kind, orphan.key)))
-            if incarnation != self.primary.cache.incarnation:
+            if incarnation != self.primary.table.incarnation:
                 return GarbagePlan(orphans, "the bucket of primaries was recreated just now")
             refused = await self._refusal(orphans, unchecked, owners_before)
         except StoreMissingError as error:
@@ -151,9 +151,9 @@ class GarbageCollector(msgspec.Struct, eq=False):
         found: list[tuple[Owned[Any], Stored]] = []
         slices = Slices()
         for secondary in self.secondaries:
-            cache = secondary.informer.cache
-            for key in cache.unindexed(OWNER_INDEX):
-                stored = None if key is None else read_state(cache.newest(key))
+            table = secondary.informer.table
+            for key in table.unindexed(OWNER_INDEX):
+                stored = None if key is None else read_state(table.newest(key))
                 if stored is not None and len(found) < NAMELESS_MAX:
                     found.append((secondary, stored))
                 if slices.is_over():
@@ -262,16 +262,16 @@ class GarbageCollector(msgspec.Struct, eq=False):
 
     def _owned(self) -> int:
         """Count the secondaries that name an owner of this controller's kind."""
-        return sum(slot.informer.cache.indexed(OWNER_INDEX) for slot in self.secondaries)
+        return sum(slot.informer.table.indexed(OWNER_INDEX) for slot in self.secondaries)
 
     def _stores(self) -> dict[str, str]:
-        caches = (secondary.informer.cache for secondary in self.secondaries)
-        return {cache.kind.name: cache.incarnation for cache in caches}
+        tables = (secondary.informer.table for secondary in self.secondaries)
+        return {table.kind.name: table.incarnation for table in tables}
 
     def _incomplete(self) -> str:
         for informer in (self.primary, *(slot.informer for slot in self.secondaries)):
-            if not informer.cache.synced.is_set():
-                return f"{informer.cache.kind.name} has not been listed completely yet"
+            if not informer.table.synced.is_set():
+                return f"{informer.table.kind.name} has not been listed completely yet"
             if isinstance(informer.failure, StoreMissingError):
                 return str(informer.failure)
         return ""
@@ -280,8 +280,8 @@ class GarbageCollector(msgspec.Struct, eq=False):
         """Return the objects whose owner is not cached; finds them in slices."""
         suspects, slices = list[_Suspect](), Slices()
         for secondary in self.secondaries:
-            for owner in secondary.informer.cache.index_values(OWNER_INDEX):
-                if owner not in self.primary.cache:
+            for owner in secondary.informer.table.index_values(OWNER_INDEX):
+                if owner not in self.primary.table:
                     suspects += self._objects_of(owner, secondary)
                 if slices.is_over():
                     await slices.pause()
@@ -289,10 +289,10 @@ class GarbageCollector(msgspec.Struct, eq=False):
 
     @staticmethod
     def _objects_of(owner: str, secondary: Owned[Any]) -> Iterator[_Suspect]:
-        cache = secondary.informer.cache
-        for stored in cache.by_index(OWNER_INDEX, owner):
+        table = secondary.informer.table
+        for stored in table.by_index(OWNER_INDEX, owner):
             is_terminating = is_read(stored) and secondary.is_terminating(stored)
-            if stored.key not in cache.invalid and not is_terminating:
+            if stored.key not in table.invalid and not is_terminating:
                 yield _Suspect(secondary, stored, owner)
 
     async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
@@ -370,7 +370,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
             refused = self.evidence.vanished(len(unproven))
             if refused:
                 await self.evidence.hold(refused)
-        elif not unproven and not unchecked and len(self.primary.cache) >= owners_before:
+        elif not unproven and not unchecked and len(self.primary.table) >= owners_before:
             await self.evidence.settle(orphans=bool(orphans))
             refused = self.evidence.held
         count = sum(orphan.due and not orphan.held for orphan in orphans) + unchecked

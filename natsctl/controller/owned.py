@@ -57,7 +57,7 @@ class Owned(CacheReader[T]):
         exists: Callable[[str], bool] = lambda _: True,
     ) -> None:
         super().__init__(informer, writes)
-        self._exists = exists  # returns whether a primary is in the cache
+        self._exists = exists  # returns whether a primary is in the table
         self.kind.require_metadata()
         self._names = names
         self._owner_kind = owner_kind
@@ -130,7 +130,7 @@ class Owned(CacheReader[T]):
     def _is_named(self, owner: Owner, stored: Stored) -> bool:
         if is_read(stored):
             return self.owner_of(stored) == owner
-        return self.informer.cache.primary_of(stored.key) == owner.key
+        return self.informer.table.primary_of(stored.key) == owner.key
 
     def is_terminating(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
         """Return whether the object is marked deleted and held by finalizers."""

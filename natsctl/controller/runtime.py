@@ -1,7 +1,7 @@
 """Runs one controller.
 
 A change of a primary adds its key to the work queue; a change of a secondary adds its owner's key.
-A worker takes the key, waits until the caches show the writes of this key's last sync, and calls
+A worker takes the key, waits until the tables show the writes of this key's last sync, and calls
 the sync handler. If the primary was deleted, the objects that it owned are removed. Finally
 the key is done, requeued after a delay, or retried with backoff.
 
@@ -101,7 +101,7 @@ class ControllerRuntime(KeyedController):
         nats: the stores of kinds that are declared with `kv`, see `natsctl.connect`.
         kube: the stores of kinds that are declared with `kube`, see `natsctl.connect_kube`.
         owner_names: the labels that link secondaries to primaries.
-        barrier_timeout_s: how long a key waits for the caches to show its own last writes.
+        barrier_timeout_s: how long a key waits for the tables to show its own last writes.
         stop_timeout_s: how long syncs may go on after `stop`.
 
     Raises `UsageError` as `check_controller` does, and if the controller has kinds in a cluster
@@ -177,17 +177,17 @@ class ControllerRuntime(KeyedController):
             yield
 
     async def complete(self) -> None:
-        """Wait until every cache is synced, and review whether deletions can be proved."""
+        """Wait until every table is synced, and review whether deletions can be proved."""
         await super().complete()
         await self._parts.garbage.begin()
 
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, even if it failed for good; raises its failure.
 
-        Needs slots that are `opened` and caches that are `complete`. Raises `PausedError` if the
+        Needs slots that are `opened` and tables that are `complete`. Raises `PausedError` if the
         key or the controller is paused.
         """
-        paused = self.host.pausing.advice(key, source_of(self._primary.informer.cache.kind))
+        paused = self.host.pausing.advice(key, source_of(self._primary.informer.table.kind))
         if paused:
             raise PausedError(paused)
         return await self._parts.runs.sync(key)
@@ -336,7 +336,7 @@ class ControllerRuntime(KeyedController):
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         owned = (
-            (slot.kind, slot.informer.cache.newest(stored.key) or stored)
+            (slot.kind, slot.informer.table.newest(stored.key) or stored)
             for slot, stored in self._parts.secondaries.owned(key)
         )
         return tree(key, self._parts.primary.informer, owned, beyond)
@@ -482,10 +482,10 @@ class ControllerRuntime(KeyedController):
         await led()
         interval_s = self.controller.resync_s
         await keeps_up(self._loop.queue.oldest_ready, within_s=interval_s)
-        cache, operation = self._parts.primary.informer.cache, Operation.RESYNC
+        table, operation = self._parts.primary.informer.table, Operation.RESYNC
         await resync(
-            lambda start: cache.read_keys().iterate(start),
-            lambda: len(cache.read_keys()),
+            lambda start: table.read_keys().iterate(start),
+            lambda: len(table.read_keys()),
             lambda key: self._keys.enqueue(key, operation),
             interval_s=interval_s,
         )

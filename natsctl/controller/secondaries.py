@@ -126,7 +126,7 @@ class Secondaries:
             keeping=keeping,
         )
         self._writes.follow(informer, partial(self._changed, slot.predicate), self._enqueue)
-        exists = self._primary.informer.cache.__contains__
+        exists = self._primary.informer.table.__contains__
         secondary: Owned[Any]
         if isinstance(kind, KubeKind):
             secondary = KubeSecondary(
@@ -191,9 +191,9 @@ class Secondaries:
     def around(self, key: str) -> Iterator[ReadStep]:
         """Yield what the primary *key* owns, and the object of the same key in each slot."""
         for slot in self.slots:
-            cache = slot.informer.cache
-            for name in {key, *(stored.key for stored in cache.by_index(OWNER_INDEX, key))}:
-                yield ReadStep(slot.informer, name, read_state(cache.get(name)))
+            table = slot.informer.table
+            for name in {key, *(stored.key for stored in table.by_index(OWNER_INDEX, key))}:
+                yield ReadStep(slot.informer, name, read_state(table.get(name)))
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects in a cluster that the primary *key* owns."""
@@ -219,7 +219,7 @@ class Secondaries:
 
     async def enqueue_orphaned(self, gained: KeyFilter) -> None:
         """Enqueue the *gained* owners of secondaries that do not exist."""
-        primaries = self._primary.informer.cache
+        primaries = self._primary.informer.table
         for secondary in self.slots:
             missing: list[str] = []
 
@@ -227,7 +227,7 @@ class Secondaries:
                 if owner not in primaries and primaries.kind.holds(owner):
                     missing.append(owner)
 
-            await in_slices(secondary.informer.cache.index_values(OWNER_INDEX), note)
+            await in_slices(secondary.informer.table.index_values(OWNER_INDEX), note)
             self._keys.enqueue_all(missing, gained)
 
     def _changed(
@@ -277,7 +277,7 @@ class Secondaries:
 
     def _kind_appeared(self) -> None:
         """Enqueue every primary: it may want objects of the optional kind that exists now."""
-        self._keys.enqueue_all(self._primary.informer.cache.read_keys())
+        self._keys.enqueue_all(self._primary.informer.table.read_keys())
 
     def _report(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Log a message about a key and record it as an event."""

@@ -82,7 +82,7 @@ class SyncRuns:
         self._reads = reads
         self._handler = handler
         self._primary = primary
-        self._cache = primary.informer.cache
+        self._table = primary.informer.table
         self._secondaries = secondaries
         self._writes = writes
         self.evidence = evidence
@@ -101,7 +101,7 @@ class SyncRuns:
         A GC cycle has found that the owner is missing without a delete marker, in this incarnation
         of its bucket.
         """
-        self._queue.note(key).missing = self._cache.incarnation
+        self._queue.note(key).missing = self._table.incarnation
 
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, because a person requests it; raises its failure."""
@@ -122,11 +122,11 @@ class SyncRuns:
         same state, unless a person requests the sync. Raises the failure of the sync.
         """
         key, operation, notes = work.key, work.reason or _RETRY, work.trouble
-        if (notes is not None or self._cache.invalid) and self._skips(key, operation):
+        if (notes is not None or self._table.invalid) and self._skips(key, operation):
             return None
         if self._outer is None:
             self._outer = log_context()
-        stored = self._cache.get(key)
+        stored = self._table.get(key)
         last = None if notes is None else notes.last
         sync = Sync(
             key, self._name, operation, time(), work.at, stored, last, self._outer, self._failures
@@ -183,7 +183,7 @@ class SyncRuns:
                 raise
 
     async def _wait_and_call(self, sync: Sync) -> float | None:
-        """Sync a key whose writes the caches may lack, or that may not exist.
+        """Sync a key whose writes the tables may lack, or that may not exist.
 
         The key may be paused by the end of the wait.
         """
@@ -224,16 +224,16 @@ class SyncRuns:
         failed = None if noted is None else noted.failed
         if failed is None or operation is Operation.MANUAL:
             return False
-        stored = self._cache.get(key)
-        return stored is not None and not self._cache.kind.differs(failed.value, stored.value)
+        stored = self._table.get(key)
+        return stored is not None and not self._table.kind.differs(failed.value, stored.value)
 
     async def _was_paused(self, sync: Sync) -> bool:
         """Return whether a primary was deleted while it was paused and no process ran.
 
         The bucket's history shows that. A primary without secondaries needs no such check.
         """
-        key, cache = sync.key, self._cache
-        if sync.last is not None or cache.kind.plain or key in cache:
+        key, table = sync.key, self._table
+        if sync.last is not None or table.kind.plain or key in table:
             return False
         if not list(self._secondaries.owned(key)):
             return False
@@ -243,7 +243,7 @@ class SyncRuns:
     async def _remove_secondaries(self, sync: Sync) -> None:
         """Remove the secondaries of a primary that was deleted or confirmed as missing."""
         key = sync.key
-        if key in self._cache or self._policy != "delete":
+        if key in self._table or self._policy != "delete":
             return
         owned = list(self._secondaries.owned(key))
         reason = await self._deletion(sync) if owned else ""
@@ -258,7 +258,7 @@ class SyncRuns:
             await self._primary.informer.store.get(sync.key)
         except NotFoundError as error:
             proven = error.deleted_at is not None and await self.evidence.proves(error.deleted_at)
-            confirmed = sync.missing == self._cache.incarnation and not self.evidence.held
+            confirmed = sync.missing == self._table.incarnation and not self.evidence.held
             return orphan_reason(sync.key, error.deleted_at) if proven or confirmed else ""
         return ""
 
@@ -312,7 +312,7 @@ async def resync(
     """Call *add* for every key once per *interval_s*, spread evenly over it, until cancelled.
 
     *keys* returns all keys, and takes the share of them that is before the first one, 0 to 1. They
-    have the order of the cache, so a key has about the same time in each interval. *start* is that
+    have the order of the table, so a key has about the same time in each interval. *start* is that
     share. It is random by default, so that several processes do not sync the same key at the same
     time. *count* returns about how many keys there are. An interval adds no more keys than there
     are at its start; the next interval continues with the others.

@@ -1,1 +1,1 @@
-"""The one machine that every surface stands on: informer, cache, workqueue, sync loop."""
+"""The one machine that every surface stands on: informer, table, workqueue, sync loop."""

@@ -175,7 +175,7 @@ class DependencyWatch(Generic[W]):
         self.listed = False  # whether all objects were listed, and their dependents enqueued
         self._enqueue = enqueue
         self._on_failure = on_failure
-        self._cache: Table[Any] | None = None
+        self._table: Table[Any] | None = None
         self._settled = asyncio.Event()  # it has listed, or ended
         self._failure: NatsctlError | None = None
         self._task = group.create_task(self._run(open_store), name=f"watch of {dependency}")
@@ -208,30 +208,30 @@ class DependencyWatch(Generic[W]):
         return await in_order(self._selected(), by=_KEY)
 
     def _selected(self) -> Iterator[Stored]:
-        cache, dependency = self._cache, self.dependency
-        if cache is None:
+        table, dependency = self._table, self.dependency
+        if table is None:
             return
-        invalid = None if dependency.key is None else cache.invalid.get(dependency.key)
+        invalid = None if dependency.key is None else table.invalid.get(dependency.key)
         if invalid is not None and invalid.last is None:
             raise invalid.error
-        for stored in map(cache.get, cache.keys()):
+        for stored in map(table.get, table.keys()):
             if stored is not None and dependency.selects(stored):
                 yield stored
 
     def has_objects(self) -> bool:
         """Return whether any of the objects exists; a single one may be invalid."""
-        cache, dependency = self._cache, self.dependency
-        if cache is None:
+        table, dependency = self._table, self.dependency
+        if table is None:
             return False
         if dependency.key is not None:
-            return dependency.key in cache
-        return any(map(dependency.selects, map(cache.get, cache.keys())))
+            return dependency.key in table
+        return any(map(dependency.selects, map(table.get, table.keys())))
 
     async def _run(self, open_store: OpenStore) -> None:
         try:
             store = await open_store(self.dependency.kind)
             informer = Informer(store, self.dependency.kind, on_listed=self._on_listed)
-            self._cache = informer.cache
+            self._table = informer.table
             async with informer.subscribe(self._changed):
                 await informer.run(is_final=self._is_final)
         except NatsctlError as error:

@@ -200,11 +200,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         controller: the name of the controller.
-        sources: where its primaries are; empty until the caches exist.
-        state: `starting`, `listing` until every cache is synced, then `syncing`.
-        failure: why a cache has no watch at the moment; empty if every cache has one.
-        primaries: the number of primaries; None until the caches exist.
-        keys: the number of primaries that this process syncs; None until the caches exist.
+        sources: where its primaries are; empty until the tables exist.
+        state: `starting`, `listing` until every table is synced, then `syncing`.
+        failure: why a table has no watch at the moment; empty if every table has one.
+        primaries: the number of primaries; None until the tables exist.
+        keys: the number of primaries that this process syncs; None until the tables exist.
         invalid: the reason, by key, for each primary whose newest revision is invalid.
         failing: the error, by key, of each key whose last sync failed.
         failing_since: the time of the first of its failures in a row, by failing key; also if that
@@ -217,8 +217,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         syncs: the number of syncs since the start.
         failures: the number of failed syncs since the start.
         watch_restarts: how often a watch was established again.
-        queue: the measures of the work queue; None until the caches exist.
-        lanes: keys in the work queue; None until the caches exist.
+        queue: the measures of the work queue; None until the tables exist.
+        lanes: keys in the work queue; None until the tables exist.
         unanswered: changes that wait for a successful sync, without those of keys that are held;
             None if it is not known.
         oldest_unanswered_s: seconds since the first of them, or since the first failure of a key
@@ -264,19 +264,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def synced(self) -> bool:
-        """True if every cache is synced and the syncs have begun."""
+        """True if every table is synced and the syncs have begun."""
         return self.state == "syncing"
 
 
-def explanation_of(host: Host, key: str, cache: Table[Any], queue: WorkQueue[str]) -> Explanation:
+def explanation_of(host: Host, key: str, table: Table[Any], queue: WorkQueue[str]) -> Explanation:
     """Return the explanation of a key that owns and reads no other objects."""
-    stored, invalid = cache.get(key), cache.invalid.get(key)
+    stored, invalid = table.get(key), table.invalid.get(key)
     document = {} if stored is None else _document(stored.value)
     return Explanation(
         controller=host.name,
         key=key,
-        source=source_of(cache.kind),
-        exists=key in cache,
+        source=source_of(table.kind),
+        exists=key in table,
         revision=None if stored is None else stored.revision,
         invalid="" if invalid is None else hidden(str(invalid.error)),
         paused=_paused(host.pausing, key),
@@ -347,20 +347,20 @@ def status_of(
     counts the unanswered changes, and *oldest_s* is the age of the oldest. *errors* are as for
     `health_of`.
     """
-    caches = [informer.cache for informer in host.primaries]
+    tables = [informer.table for informer in host.primaries]
     informers, journal = host.informers.values(), host.journal
     health, queues = health_of(host, has, syncs, errors), host.queues().values()
     if syncs is not None and syncs.unanswered:
         oldest_s = syncs.oldest_s
-    keys = sum(map(count, caches))
+    keys = sum(map(count, tables))
     oldest_failure_s = health.oldest_failure_s
     ages_s = [age_s for age_s in (oldest_s, oldest_failure_s) if age_s is not None]
     return Status(
         controller=host.name,
-        sources=[_source(cache.kind) for cache in caches],
+        sources=[_source(table.kind) for table in tables],
         state="syncing" if host.synced.is_set() else "listing",
         failure="" if host.failure is None else hidden(str(host.failure)),
-        primaries=sum(map(len, caches)),
+        primaries=sum(map(len, tables)),
         keys=keys,
         invalid=dict(health.invalid) if keys else invalid_of(host),  # a standby warns of all
         failing={key: failure.error for key, failure in health.failing.items()},
@@ -379,7 +379,7 @@ def status_of(
         overdue=len(health.overdue),
         unhealthy=health.unhealthy,
         concerns=[text for each in informers for text in getattr(each.store, "concerns", ())],
-        missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
+        missing_kinds=[informer.table.kind.name for informer in informers if informer.absent],
         paused={
             key: hidden(str(pause)) for key, pause in host.pausing.pauses().items() if has(key)
         },

@@ -44,18 +44,18 @@ def collect_imports() -> None:
 
     The first full collection visits everything that was imported, which takes some 20 ms. Python
     would run it soon after the start, and each change would wait for it. The next one is due when
-    the number of objects has grown by a quarter; the objects in caches do not count.
+    the number of objects has grown by a quarter; the objects in tables do not count.
     """
     gc.collect()
 
 
 class Host:
-    """Runs one controller: keeps its caches synced, runs its sync loops, and stops them in time.
+    """Runs one controller: keeps its tables synced, runs its sync loops, and stops them in time.
 
-    *Guarantees.* `start` is called once, when every cache is synced and before the first sync.
+    *Guarantees.* `start` is called once, when every table is synced and before the first sync.
     `clean` is called once, after the last sync. After `stop`, the syncs that have begun have
     *stop_timeout_s* seconds to end. Then they are cancelled, and those that still do not end are
-    logged with their keys and stacks. Before the caches are synced, a stop cancels at once.
+    logged with their keys and stacks. Before the tables are synced, a stop cancels at once.
 
     Args:
         name: the controller's name, for logs.
@@ -81,7 +81,7 @@ class Host:
         self.pausing = Pausing(name)
         self.history = SyncHistory(name, failed=failed, records=self.pausing.failing)
         self.journal = self.history.journal
-        self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
+        self.synced = asyncio.Event()  # every table is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
         self.recorder: Recordings | None = None  # keeps recordings of syncs, once it runs
@@ -109,7 +109,7 @@ class Host:
         self.history.recorder = self.recorder = current_recordings.get()
         async with self.pausing.watching(records), together() as group:
             watches = [
-                group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
+                group.create_task(informer.run(), name=f"watch of {informer.table.kind.name}")
                 for informer in informers.values()
             ]
             try:
@@ -118,28 +118,28 @@ class Host:
                 for watch in watches:
                     watch.cancel()
 
-    async def caches_synced(self) -> None:
-        """Wait until every cache is synced."""
+    async def tables_synced(self) -> None:
+        """Wait until every table is synced."""
         for informer in self.informers.values():
-            await informer.cache.synced.wait()
+            await informer.table.synced.wait()
 
     async def begin(self) -> None:
-        """Wait until every cache is synced, and call `start` once; sync loops begin with this."""
+        """Wait until every table is synced, and call `start` once; sync loops begin with this."""
         async with self._starting:
             if self.synced.is_set() or self.stopping:
                 return
-            await self.caches_synced()
+            await self.tables_synced()
             try:
                 await self._call_start()
             except Exception:
                 self.stop()  # so that no other loop calls it again
                 raise
-            caches = [informer.cache for informer in self.primaries]
+            tables = [informer.table for informer in self.primaries]
             await self.pausing.listed.wait()
-            self.journal.forget_missing(lambda key: any(key in cache for cache in caches))
+            self.journal.forget_missing(lambda key: any(key in table for table in tables))
             self.synced.set()
             if self.primaries:
-                count = sum(len(informer.cache) for informer in self.primaries)
+                count = sum(len(informer.table) for informer in self.primaries)
                 log.info("primaries listed, syncing", controller=self.name, primaries=count)
 
     async def _call_start(self) -> None:
@@ -197,8 +197,8 @@ class Host:
 
     def existing(self, keys: Collection[str]) -> int:
         """Return how many of these keys have a primary in a table, valid or not."""
-        caches = [informer.cache for informer in self.primaries]
-        return len({key for cache in caches for key in keys if key in cache})
+        tables = [informer.table for informer in self.primaries]
+        return len({key for table in tables for key in keys if key in table})
 
     @property
     def stopping(self) -> bool:

@@ -25,7 +25,7 @@ from natsctl.model.recorder import EventType
 class Hosted(ABC):
     """A controller that runs in a `host`.
 
-    `synced` is set when every cache is synced and the syncs have begun.
+    `synced` is set when every table is synced and the syncs have begun.
     """
 
     name: str
@@ -45,15 +45,15 @@ class Hosted(ABC):
 
     @abstractmethod
     def opened(self) -> AbstractAsyncContextManager[None]:
-        """Open the stores and keep the caches equal to them, without syncing anything."""
+        """Open the stores and keep the tables equal to them, without syncing anything."""
 
     def stop(self) -> None:
         """Begin no more syncs; `run` returns when the syncs that have begun have ended."""
         self.host.stop()
 
     async def complete(self) -> None:
-        """Wait until every cache is synced."""
-        await self.host.caches_synced()
+        """Wait until every table is synced."""
+        await self.host.tables_synced()
 
     @property
     def idle(self) -> bool:
@@ -73,7 +73,7 @@ class Hosted(ABC):
         return recording_of(
             kept,
             self.host.informers,
-            delivered or self.host.primaries[0].cache.kind,
+            delivered or self.host.primaries[0].table.kind,
             surface=self.surface,
             masked=masked,
             version=self.version,
@@ -167,7 +167,7 @@ class KeyedController(Hosted):
         return self._keys.resync(self._primary, keys)
 
     def explain(self, key: str) -> Explanation:
-        return explanation_of(self.host, key, self._primary.informer.cache, self._loop.queue)
+        return explanation_of(self.host, key, self._primary.informer.table, self._loop.queue)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         return tree(key, self._primary.informer, beyond=beyond)

@@ -107,7 +107,7 @@ OnChange = Callable[[Change[T]], object]
 OnChanges = Callable[[Sequence[Change[T]]], object]
 """Takes changes in their order; it may be called with some of them again after it raises."""
 
-BEHIND_S = 5.0  # until a cache that is behind its store is logged, and its store is asked again
+BEHIND_S = 5.0  # until a table that is behind its store is logged, and its store is asked again
 APPLIED_MAX = 64  # states that are applied before the clock is read
 EVENTS = 10  # events and changes after which the informer reads the clock
 SHARE = 4  # items that one change of a listing counts for: its sync takes longer than its notice
@@ -120,12 +120,12 @@ ABSENT = "absent"  # the incarnation of a kind that does not exist in the store
 
 
 class Informer(Generic[T]):
-    """One watch, one cache, and any number of subscribers.
+    """One watch, one table, and any number of subscribers.
 
     Subscribers are plain functions that must not block; usually they put keys on a queue. If one
     raises, the error is logged and the others are still called.
 
-    If the kind is optional and does not exist in the store, the cache is synced and empty, `absent`
+    If the kind is optional and does not exist in the store, the table is synced and empty, `absent`
     is True, and the informer keeps watching. *on_appeared* is called when the kind exists and its
     objects are cached.
     """
@@ -152,7 +152,7 @@ class Informer(Generic[T]):
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
         self._on_appeared = on_appeared
-        self.cache = Table(
+        self.table = Table(
             kind, indexes, self._report, keeping=keeping, notes_deleted=notes_deleted
         )
         self._subscribers: dict[OnChange[T], OnChanges[T] | None] = {}  # replaced, never changed
@@ -182,7 +182,7 @@ class Informer(Generic[T]):
         wait until then.
         """
         async with self._notifying:
-            await in_slices(self.cache.keys(), lambda key: on_change(self._existing(key)))
+            await in_slices(self.table.keys(), lambda key: on_change(self._existing(key)))
             self._subscribers = {**self._subscribers, on_change: on_changes}
 
     def remove(self, on_change: OnChange[T]) -> None:
@@ -192,13 +192,13 @@ class Informer(Generic[T]):
         self._subscribers = remaining
 
     def _existing(self, key: str) -> Change[T]:
-        return Change(self.cache.kind, key, None, self.cache.get(key), initial=True)
+        return Change(self.table.kind, key, None, self.table.get(key), initial=True)
 
     async def fill(self, objects: Iterable[Stored]) -> None:
         """Add values that were read from the store, and notify subscribers, see `Table.fill`."""
 
         def fill(stored: Stored) -> None:
-            change = self.cache.fill(stored)
+            change = self.table.fill(stored)
             if change is not None:
                 self._notify_all([change])
 
@@ -207,8 +207,8 @@ class Informer(Generic[T]):
     async def release(self, keys: Iterable[str] | None = None) -> None:
         """Forget the values of these objects, or of all, that aren't kept any more, in slices."""
         if keys is None:
-            keys = chain(self.cache.read_keys(), tuple(self.cache.invalid))
-        await self._in_batches_of(keys, self.cache.release)
+            keys = chain(self.table.read_keys(), tuple(self.table.invalid))
+        await self._in_batches_of(keys, self.table.release)
 
     async def _in_batches_of(self, items: Iterable[K], work: Callable[[K], object]) -> None:
         """Call *work* for each item while no subscriber is behind, and let other tasks run."""
@@ -225,7 +225,7 @@ class Informer(Generic[T]):
         Raises a `StoreError` for which *is_final* returns True; by default none is raised.
         """
         unbind_sync()
-        clock, kind = asyncio.get_running_loop().time, self.cache.kind
+        clock, kind = asyncio.get_running_loop().time, self.table.kind
 
         def restarts() -> dict[str, int]:
             return {"natsctl.watch.restarts": self.restarts}
@@ -236,7 +236,7 @@ class Informer(Generic[T]):
                 started, limit_s, jitter = clock(), BACKOFF_MAX_S, up_to_a_tenth
                 try:
                     with watch_span(kind.name, restarts) as establishing:
-                        async with self.store.watch(self.cache.shown) as events:
+                        async with self.store.watch(self.table.shown) as events:
                             await self._follow(events, establishing)
                 except StoreError as error:
                     if kind.optional and isinstance(error, StoreMissingError):
@@ -255,12 +255,12 @@ class Informer(Generic[T]):
                 )
 
     async def _empty_absent_kind(self, error: StoreMissingError) -> None:
-        """Empty the cache of an optional kind that does not exist in the store."""
+        """Empty the table of an optional kind that does not exist in the store."""
         self.failure = None
         if self.absent:
             return
         self.absent = True
-        log.info("optional kind does not exist yet", kind=self.cache.kind.name, error=error)
+        log.info("optional kind does not exist yet", kind=self.table.kind.name, error=error)
         for event in (Listing(ABSENT), Listed(0)):
             await self._apply(event, Slices())
 
@@ -269,12 +269,12 @@ class Informer(Generic[T]):
             self._on_listed()
         if self.absent:
             self.absent = False
-            log.info("optional kind exists now", kind=self.cache.kind.name)
+            log.info("optional kind exists now", kind=self.table.kind.name)
             if self._on_appeared is not None:
                 self._on_appeared()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
-        slices, cache = Slices(EVENTS), self.cache
+        slices, table = Slices(EVENTS), self.table
         async for event in events:
             self.failure = None
             if isinstance(event, Batch | Applied):
@@ -284,7 +284,7 @@ class Informer(Generic[T]):
                     if self._notifying.locked():
                         await self._apply(Batch(part), slices)
                         continue
-                    changes = cache.put(part)
+                    changes = table.put(part)
                     if changes:
                         self._notify_all(changes)
                     if slices.is_over_after(len(part)):
@@ -300,7 +300,7 @@ class Informer(Generic[T]):
         while self._notifying.locked():
             async with self._notifying:
                 pass  # a new subscriber has seen all objects
-        changes = iter(self.cache.apply(event))
+        changes = iter(self.table.apply(event))
         if not self._notify_slice(changes, slices):
             async with self._notifying:
                 await slices.pause()
@@ -325,7 +325,7 @@ class Informer(Generic[T]):
                 try:
                     on_changes(changes)
                 except Exception:
-                    log.exception("subscriber failed", kind=self.cache.kind.name)
+                    log.exception("subscriber failed", kind=self.table.kind.name)
                 else:
                     continue
             for change in changes:
@@ -334,7 +334,7 @@ class Informer(Generic[T]):
                         on_change(change)
                     except Exception:
                         log.exception(
-                            "subscriber failed", kind=self.cache.kind.name, object=change.key
+                            "subscriber failed", kind=self.table.kind.name, object=change.key
                         )
 
     def _report(self, invalid: Invalid) -> None:
@@ -344,10 +344,10 @@ class Informer(Generic[T]):
 
 
 async def catch_up(informers: Iterable[Informer[Any]]) -> None:
-    """Wait until each cache includes the newest write of its store.
+    """Wait until each table includes the newest write of its store.
 
     A new leader then sees the writes of the leader before it. A store that has no newest revision,
-    such as a cluster, is not waited for, nor is a store that does not return it. A cache that stays
+    such as a cluster, is not waited for, nor is a store that does not return it. A table that stays
     behind is logged every `BEHIND_S` seconds.
     """
     async with together() as group:
@@ -356,8 +356,8 @@ async def catch_up(informers: Iterable[Informer[Any]]) -> None:
 
 
 async def _caught_up(informer: Informer[Any]) -> None:
-    """Wait for one cache; a write that was removed since is not waited for."""
-    store, kind = informer.store, informer.cache.kind.name
+    """Wait for one table; a write that was removed since is not waited for."""
+    store, kind = informer.store, informer.table.kind.name
     needed = math.inf
     while isinstance(store, Sequenced):
         try:
@@ -365,13 +365,13 @@ async def _caught_up(informer: Informer[Any]) -> None:
                 needed = min(needed, await store.newest_revision())
         except (StoreError, TimeoutError) as error:
             reason = str(error) or f"no answer within {BEHIND_S:g} s"
-            log.warning("cache may be behind its store", kind=kind, error=reason)
+            log.warning("table may be behind its store", kind=kind, error=reason)
             return
         try:
             async with asyncio.timeout(BEHIND_S):
-                await informer.cache.passed(int(needed))
+                await informer.table.passed(int(needed))
         except TimeoutError:
-            log.warning("no key is synced until the cache shows the newest writes", kind=kind)
+            log.warning("no key is synced until the table shows the newest writes", kind=kind)
         else:
             return
 
@@ -390,13 +390,13 @@ Wanted = Callable[[str], bool]
 
 
 async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
-    """Return when the cache has the value of every *wanted* object that it contains.
+    """Return when the table has the value of every *wanted* object that it contains.
 
     The values come from the leader of the store. A value is used only if its revision is the cached
     one: if the object has changed since, the watch brings its value, because the key is kept now. A
     read that fails is repeated with backoff until it succeeds.
 
-    *Assumes* that the cache keeps the wanted keys from now on.
+    *Assumes* that the table keeps the wanted keys from now on.
     """
     store, attempts = informer.store, 0
 
@@ -406,7 +406,7 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
 
     while True:
         found: dict[str | None, None] = {}
-        await in_slices(informer.cache.missing(wanted), found.setdefault)
+        await in_slices(informer.table.missing(wanted), found.setdefault)
         missing = dict.fromkeys(filter(None, found))
         if not missing:
             return
@@ -427,7 +427,7 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
                         batch = []
             await informer.fill(batch)
         except StoreError as error:
-            kind = informer.cache.kind.name
+            kind = informer.table.kind.name
             log.warning("cannot read values yet", kind=kind, count=len(missing), error=error)
 
 

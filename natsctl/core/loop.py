@@ -126,8 +126,8 @@ class SyncLoop(Generic[K]):
     ) -> None:
         """Sync as many keys at once as there are *workers*, until the queue is shut down.
 
-        The loop calls *ready* once every cache is synced, and begins when *ready* returns. If this
-        process shares its work, it calls *ready* in every term, and the caches then show all writes
+        The loop calls *ready* once every table is synced, and begins when *ready* returns. If this
+        process shares its work, it calls *ready* in every term, and the tables then show all writes
         of the processes that held the keys before. Without a *listener*, this process holds every
         key in its terms.
         """
@@ -401,15 +401,15 @@ class KeyQueue:
         """Return whether this process syncs the key now."""
         return self._loop.own.has(key)
 
-    def count(self, cache: Table[Any]) -> int:
+    def count(self, table: Table[Any]) -> int:
         """Return how many of the cached keys this process syncs now.
 
         If it keeps only the values of its keys, these are counted, because a test of a million keys
         takes a second. While keys move, some of them may count twice or not at all.
         """
-        if not cache.divided:
-            return self._loop.own.count(cache.keys())
-        return len(cache.read_keys()) if self._loop.own.any else 0
+        if not table.divided:
+            return self._loop.own.count(table.keys())
+        return len(table.read_keys()) if self._loop.own.any else 0
 
     def hold_only(self, keys: Collection[str]) -> None:
         """Sync no other keys than these; call this before the loop runs."""
@@ -449,9 +449,9 @@ class KeyQueue:
             self.request(key, Operation.MANUAL)
         if named:
             return self._loop.own.count(named)
-        cache = primary.informer.cache
-        self.enqueue_all(cache.read_keys())  # of all keys that this process holds
-        return self.count(cache)
+        table = primary.informer.table
+        self.enqueue_all(table.read_keys())  # of all keys that this process holds
+        return self.count(table)
 
     def primary_changed(self, primary: Primary[Any], change: Change[Any]) -> None:
         """Enqueue a changed key unless only the status of its object changed."""
@@ -469,7 +469,7 @@ class KeyQueue:
         has_all, knows = has is every_key, paused.knows
         known, noted = self.queue.works, self.queue.noted
         kind = primary.kind
-        desire, decoded = kind.desire, primary.informer.cache.decoded
+        desire, decoded = kind.desire, primary.informer.table.decoded
         offered: list[tuple[str, Operation]] = []
         for change in changes:
             key, before, after = change.key, change.before, change.after
@@ -533,17 +533,17 @@ class PrimaryListener:
 
     async def gained(self, gained: KeyFilter) -> None:
         """Enqueue primaries that exist or were deleted."""
-        cache, store = self._primary.informer.cache, self._primary.informer.store
+        table, store = self._primary.informer.table, self._primary.informer.store
 
         def is_gained(key: Hashable) -> bool:
-            stored = cache.get(str(key))
+            stored = table.get(str(key))
             return stored is not None and is_read(stored) and gained(key)
 
-        self._keys.enqueue_all(cache.read_keys(), is_gained)  # the values of gained keys are read
+        self._keys.enqueue_all(table.read_keys(), is_gained)  # the values of gained keys are read
         if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
-            noted = cache.take_deleted()
+            noted = table.take_deleted()
             missing = await deleted_keys(store, gained) if noted is None else noted
-            self._keys.enqueue_all([key for key in missing if key not in cache], gained)
+            self._keys.enqueue_all([key for key in missing if key not in table], gained)
 
 
 def skips_invalid(primary: Primary[Any], key: str) -> bool:
@@ -551,7 +551,7 @@ def skips_invalid(primary: Primary[Any], key: str) -> bool:
 
     The next valid state enqueues the key again, even if it equals the last valid one.
     """
-    if key in primary.informer.cache.invalid:
+    if key in primary.informer.table.invalid:
         primary.queue.note(key).skipped = True
         return True
     noted = primary.queue.noted(key)

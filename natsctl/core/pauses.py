@@ -92,12 +92,12 @@ class PausedKeys:
         return sum(map(self._holds, self.pauses))
 
     def follow(self, informers: Sequence[Informer[Any]], *, outlast: bool = True) -> None:
-        """Find out in these informers' caches which objects exist; call `observe` for them.
+        """Find out in these informers' tables which objects exist; call `observe` for them.
 
         Unless pauses *outlast* the objects, and for objects in a cluster, a deletion ends a pause.
         """
         self._informers = informers
-        kinds = [informer.cache.kind for informer in informers]
+        kinds = [informer.table.kind for informer in informers]
         self._outlast = outlast and any(isinstance(kind, KvKind) for kind in kinds)
         self.quarantine.follow(informers)
 
@@ -169,7 +169,7 @@ class PausedKeys:
         if not self._outlast or key in self.pauses:
             return key in self.pauses
         states = [state for state in await store.history(key) if isinstance(state, Stored)]
-        if states and not any(key in informer.cache for informer in self._informers):
+        if states and not any(key in informer.table for informer in self._informers):
             self._set(key, pause_in(states[-1].value), notify=False)
         return key in self.pauses
 
@@ -182,9 +182,9 @@ class PausedKeys:
 
         The value shows the pause when this process reads it again.
         """
-        caches = [informer.cache for informer in self._informers if informer.cache.partial]
-        for key in {*self.pauses, *self.quarantine.quarantined} if caches else ():
-            states = (cache.newest(key) for cache in caches)
+        tables = [informer.table for informer in self._informers if informer.table.partial]
+        for key in {*self.pauses, *self.quarantine.quarantined} if tables else ():
+            states = (table.newest(key) for table in tables)
             if any(stored is not None and not is_read(stored) for stored in states):
                 self._forget(key)
 
@@ -366,7 +366,7 @@ class Pausing:
         """Set `listed` when the records are listed, or cannot be listed for a while."""
         try:
             async with asyncio.timeout(LISTED_S):
-                await informer.cache.synced.wait()
+                await informer.table.synced.wait()
         except TimeoutError:
             if self.listed.is_set():
                 return

@@ -347,9 +347,9 @@ class Quarantine:
         self._informers: Sequence[Informer[Any]] = ()
 
     def follow(self, informers: Sequence[Informer[Any]]) -> None:
-        """Find the objects of the keys in these informers' caches."""
+        """Find the objects of the keys in these informers' tables."""
         self._informers = informers
-        kinds = [informer.cache.kind for informer in informers]
+        kinds = [informer.table.kind for informer in informers]
         buckets = (kind.bucket for kind in kinds if isinstance(kind, KvKind))
         self.place = next(buckets, "") or "".join(kind.name.replace(".", "_") for kind in kinds[:1])
 
@@ -468,9 +468,9 @@ class Quarantine:
         Returns None if this process does not keep the object's value.
         """
         for informer in self._informers:
-            stored = informer.cache.newest(key)
+            stored = informer.table.newest(key)
             if stored is not None:
-                return informer.cache.kind.digest(stored.value) if is_read(stored) else None
+                return informer.table.kind.digest(stored.value) if is_read(stored) else None
         return ""
 
     async def _note_death(self, key: str, process: str) -> Deaths:
@@ -485,9 +485,9 @@ class Quarantine:
 
         try:
             for informer in self._informers:
-                if state is None and key in informer.cache:
+                if state is None and key in informer.table:
                     stored = await read(informer.store, key)
-                    state = "" if stored is None else informer.cache.kind.digest(stored.value)
+                    state = "" if stored is None else informer.table.kind.digest(stored.value)
         except StoreError as error:
             log.warning("cannot read the object of a death", key=key, error=error)
             return one_more(before, "" if before is None else before.state, process)

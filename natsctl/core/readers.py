@@ -1,6 +1,6 @@
 """Gives sync handlers their primaries and tertiaries.
 
-Reads come from the cache, and include the writes of the current sync. Writes are compare-and-set at
+Reads come from the table, and include the writes of the current sync. Writes are compare-and-set at
 the store.
 """
 
@@ -37,7 +37,7 @@ class CacheReader(Generic[T]):
 
     def __init__(self, informer: Informer[T], writes: Writes) -> None:
         self.informer = informer
-        self.kind: Kind[T] = informer.cache.kind
+        self.kind: Kind[T] = informer.table.kind
         self._store = informer.store
         self._writes = writes
 
@@ -65,16 +65,16 @@ class CacheReader(Generic[T]):
 
     def by_index(self, name: str, value: str) -> dict[str, T]:
         """Return the objects with *value* in the slot's index *name*, by key."""
-        cache, written = self.informer.cache, self._writes.written_keys(self.informer)
+        table, written = self.informer.table, self._writes.written_keys(self.informer)
         indexed = self._writes.query(self.informer, name, value)
         cached = [key for key in indexed if key not in written]
         changed = self._decoded(written)
-        matching = [key for key, obj in changed.items() if value in cache.index_of(name, obj)]
+        matching = [key for key, obj in changed.items() if value in table.index_of(name, obj)]
         return self._decoded((*cached, *matching))
 
     def error(self, key: str) -> InvalidObjectError | None:
         """Return why the object's newest state is invalid, None if it is valid."""
-        invalid = self.informer.cache.invalid.get(key)
+        invalid = self.informer.table.invalid.get(key)
         return None if invalid is None else invalid.error
 
     async def read(self, key: str) -> T | None:
@@ -87,11 +87,11 @@ class CacheReader(Generic[T]):
         return {stored.key: self._decode(stored) for stored in states}
 
     def _decode(self, stored: Stored) -> T:
-        cache = self.informer.cache
-        if cache.partial and not is_read(stored):
-            cache.wants_all.set()
+        table = self.informer.table
+        if table.partial and not is_read(stored):
+            table.wants_all.set()
             raise UnreadError(self.kind.name, stored.key)
-        return cache.decode(stored)
+        return table.decode(stored)
 
 
 class Tertiary(CacheReader[T]):
@@ -114,18 +114,18 @@ class Primary(CacheReader[T]):
         """The work queue of the keys, which has the notes of their syncs."""
 
     def get(self, key: str) -> T | None:
-        sync, cache = current_sync.get(), self.informer.cache
+        sync, table = current_sync.get(), self.informer.table
         if self._writes.unseen or (sync is not None and sync.tape is not None):
             stored = self._writes.read(self.informer, key)
         else:
-            stored = cache.get(key)
+            stored = table.get(key)
         if stored is None:
             return None
-        kept = cache.decoded.pop(key, None)
+        kept = table.decoded.pop(key, None)
         if kept is not None and kept[0] is stored:
             obj = kept[1]
         else:
-            obj = self._decode(stored) if cache.partial else self.kind.decode(stored.value)
+            obj = self._decode(stored) if table.partial else self.kind.decode(stored.value)
         if sync is not None and sync.key == key and not self.kind.plain:
             sync.generation = obj.metadata.generation  # type: ignore[attr-defined]  # not plain
         return obj

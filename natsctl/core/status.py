@@ -80,7 +80,7 @@ def invalid_of(host: Host) -> dict[str, str]:
     return {
         key: hidden(str(invalid.error))
         for informer in host.primaries
-        for key, invalid in informer.cache.invalid.items()
+        for key, invalid in informer.table.invalid.items()
     }
 
 
@@ -88,15 +88,15 @@ LAG_S = 1.0  # how long a store may take to return its newest revision
 
 
 class CacheMeasures(msgspec.Struct, frozen=True):
-    """The measures of a cache."""
+    """The measures of a table."""
 
-    slot: str  # the name of the cache within the controller
+    slot: str  # the name of the table within the controller
     kind: str
-    synced: bool  # whether the cache has seen a complete list
-    failure: str  # why the cache has no watch at the moment; empty if it has one
+    synced: bool  # whether the table has seen a complete list
+    failure: str  # why the table has no watch at the moment; empty if it has one
     objects: int  # the number of objects with a valid state
     invalid: int  # the number of objects whose newest state is invalid
-    revision: int  # the revision up to which the cache shows all writes
+    revision: int  # the revision up to which the table shows all writes
     restarts: int  # how often its watch was established again
 
 
@@ -111,7 +111,7 @@ class QueueMeasures(msgspec.Struct, frozen=True):
 class UpkeepMeasures(msgspec.Struct, frozen=True):
     """The measures of a controller with secondaries."""
 
-    barrier_waited_s: float  # by syncs, until the caches showed their own last writes
+    barrier_waited_s: float  # by syncs, until the tables showed their own last writes
     barrier_timeouts: int  # how often such a wait ended with a read from the store
     orphans: int  # the number of orphans in the last GC cycle
     refused: bool  # true if the GC cycle may not remove them
@@ -181,36 +181,36 @@ def _events(host: Host) -> dict[tuple[str, str], int]:
 
 
 def _cache_measures(slot: str, informer: Informer[Any]) -> CacheMeasures:
-    cache = informer.cache
+    table = informer.table
     return CacheMeasures(
         slot=slot,
-        kind=cache.kind.name,
-        synced=cache.synced.is_set(),
+        kind=table.kind.name,
+        synced=table.synced.is_set(),
         failure="" if informer.failure is None else str(informer.failure),
-        objects=len(cache),
-        invalid=len(cache.invalid),
-        revision=cache.revision,
+        objects=len(table),
+        invalid=len(table.invalid),
+        revision=table.revision,
         restarts=informer.restarts,
     )
 
 
 async def lags(informers: Mapping[str, Informer[Any]]) -> dict[str, int]:
-    """Return by how many revisions each cache is behind its store, by slot.
+    """Return by how many revisions each table is behind its store, by slot.
 
     Asks all stores that have a newest revision at the same time. The result lacks the slots whose
-    store does not answer within `LAG_S`, and those whose cache is not synced.
+    store does not answer within `LAG_S`, and those whose table is not synced.
     """
 
     async def lag(slot: str, informer: Informer[Any]) -> tuple[str, int] | None:
-        store, cache = informer.store, informer.cache
-        if not isinstance(store, Sequenced) or not cache.synced.is_set():
+        store, table = informer.store, informer.table
+        if not isinstance(store, Sequenced) or not table.synced.is_set():
             return None
         try:
             async with asyncio.timeout(LAG_S):
                 newest = await store.newest_revision()
         except (StoreError, TimeoutError):
             return None
-        return slot, max(0, newest - cache.revision)
+        return slot, max(0, newest - table.revision)
 
     lags = await asyncio.gather(*(lag(*slot) for slot in informers.items()))
     return dict(slot_lag for slot_lag in lags if slot_lag is not None)

@@ -1,6 +1,6 @@
 """What a sync reads, calls and writes, step by step, so that a failed sync can be recorded.
 
-The steps on a tape refer to the objects of the caches, and copy nothing. The steps of a recording
+The steps on a tape refer to the objects of the tables, and copy nothing. The steps of a recording
 are the same, with the names of slots and the numbers of states in their places.
 """
 
@@ -49,7 +49,7 @@ class RecordedError(msgspec.Struct, frozen=True):
 
 
 class ReadStep(msgspec.Struct, frozen=True, gc=False, tag_field="step", tag="read"):
-    """A read of one object from the cache of a slot.
+    """A read of one object from the table of a slot.
 
     On a tape, `slot` is the informer, and `state` the object. In a recording, they are the name of
     the slot and the number of the state. The state is None if the object does not exist.

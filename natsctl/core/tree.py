@@ -1,4 +1,4 @@
-"""Returns a primary and the objects that it owns as a tree, from the caches."""
+"""Returns a primary and the objects that it owns as a tree, from the tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -79,8 +79,8 @@ def tree(
     *owned* are its objects in stores; *beyond* returns things outside of stores.
     """
     branches = tuple(_branch(kind, stored) for kind, stored in owned)
-    cache, kind = primary.cache, primary.cache.kind
-    newest, invalid = cache.newest(key), cache.invalid.get(key)
+    table, kind = primary.table, primary.table.kind
+    newest, invalid = table.newest(key), table.invalid.get(key)
     if newest is None:
         primary_branch = Branch(kind=kind.name, key=key, bucket=_bucket(kind), ready=MISSING)
     else:

@@ -60,9 +60,9 @@ class UnseenWrite(msgspec.Struct, eq=False):
     def passed(self) -> bool:
         """Whether the table includes the write, and no longer has what the write deleted."""
         informer, key = self.place
-        if informer.cache.revision < self.revision:
+        if informer.table.revision < self.revision:
             return False
-        return self.stored is not None or not informer.cache.shows(key, self.revision)
+        return self.stored is not None or not informer.table.shows(key, self.revision)
 
 
 class Writes:
@@ -99,7 +99,7 @@ class Writes:
         except (StoreTimeoutError, asyncio.CancelledError):
             if sync is not None:
                 writes = self.unseen.setdefault(sync.key, {})
-                before, incarnation = writes.get(place), informer.cache.incarnation
+                before, incarnation = writes.get(place), informer.table.incarnation
                 revision, stored = (0, None) if before is None else (before.revision, before.stored)
                 writes[place] = UnseenWrite(
                     sync.key, place, revision, stored, incarnation, certain=False
@@ -132,7 +132,7 @@ class Writes:
     def _note(
         self, key: str, place: Place, written: Written, base: int | None = None
     ) -> UnseenWrite:
-        incarnation = place[0].cache.incarnation
+        incarnation = place[0].table.incarnation
         write = UnseenWrite(key, place, written.revision, written.stored, incarnation, base)
         self.unseen.setdefault(key, {})[place] = write
         self._order[place[0]].append(write)
@@ -140,7 +140,7 @@ class Writes:
 
     def _prune(self, informer: AnyInformer) -> None:
         """Forget the oldest writes that the table includes, or whose store was replaced."""
-        order, incarnation = self._order[informer], informer.cache.incarnation
+        order, incarnation = self._order[informer], informer.table.incarnation
         while order:
             write = order[0]
             passed = write.passed
@@ -166,14 +166,14 @@ class Writes:
         deadline = started + self._timeout_s
         for place, write in list(self.unseen.get(key, {}).items()):
             informer, name = place
-            cache, shown = informer.cache, False
-            if write.incarnation == cache.incarnation and write.certain:
+            table, shown = informer.table, False
+            if write.incarnation == table.incarnation and write.certain:
                 try:
                     async with asyncio.timeout_at(deadline):
                         if write.stored is None:
-                            await cache.left_behind(name, write.revision)
+                            await table.left_behind(name, write.revision)
                         else:
-                            await cache.passed(write.revision)
+                            await table.passed(write.revision)
                     shown = True
                 except TimeoutError:
                     self.timeouts += 1
@@ -245,7 +245,7 @@ class Writes:
     def read(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's last valid state, or the newer write of this sync's key."""
         written = self._written(informer, key) if self.unseen else None
-        stored = informer.cache.get(key) if written is None else written.stored
+        stored = informer.table.get(key) if written is None else written.stored
         if self.notes:
             sync = current_sync.get()
             if sync is not None and sync.tape is not None:
@@ -257,7 +257,7 @@ class Writes:
         states, tape = [], current_tape() if self.notes else None
         for key in keys:
             written = self._written(informer, key) if self.unseen else None
-            stored = informer.cache.get(key) if written is None else written.stored
+            stored = informer.table.get(key) if written is None else written.stored
             if stored is not None:
                 states.append(stored)
             if tape is not None:
@@ -266,7 +266,7 @@ class Writes:
 
     def keys(self, informer: AnyInformer) -> tuple[str, ...]:
         """Return the keys of all objects in the table, changed by the writes of this sync."""
-        written, cached = self.written_keys(informer), informer.cache.keys()
+        written, cached = self.written_keys(informer), informer.table.keys()
         if not written:
             keys = tuple(cached)
         else:
@@ -278,7 +278,7 @@ class Writes:
 
     def query(self, informer: AnyInformer, index: str, value: str) -> list[str]:
         """Return the keys of the objects in the table with *value* in an index, sorted."""
-        keys = [stored.key for stored in informer.cache.by_index(index, value)]
+        keys = [stored.key for stored in informer.table.by_index(index, value)]
         if self.notes and (tape := current_tape()) is not None:
             tape.append(QueryStep(informer, index, value, tuple(keys)))
         return keys
@@ -286,7 +286,7 @@ class Writes:
     def newest(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's newest state, valid or not, or the newer write of this sync's key."""
         written = self._written(informer, key)
-        stored = informer.cache.newest(key) if written is None else written.stored
+        stored = informer.table.newest(key) if written is None else written.stored
         if self.notes:
             sync = current_sync.get()
             if sync is not None and sync.tape is not None:
@@ -325,6 +325,6 @@ async def _read(informer: AnyInformer, key: str) -> Written:
             raise
         return Written(0, None)  # the kind does not exist any more, nor do its objects
     except NotFoundError as error:
-        cached = informer.cache.newest(key)
+        cached = informer.table.newest(key)
         return Written(error.deleted_at or (cached.revision if cached else 0), None)
     return Written(stored.revision, stored)

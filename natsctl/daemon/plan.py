@@ -65,11 +65,11 @@ async def inspecting(
     *,
     owner_names: OwnerNames | None = None,
 ) -> AsyncIterator[ControllerRuntime]:
-    """Yield the controller's runtime with synced caches and without running workers.
+    """Yield the controller's runtime with synced tables and without running workers.
 
     *owner_names* are the labels that link secondaries to primaries. Garbage collection plans have
     no grace period, because a person reads a plan before applying it. Raises `StoreMissingError` if
-    a bucket or a kind of the cluster does not exist, and the error of a cache that does not sync.
+    a bucket or a kind of the cluster does not exist, and the error of a table that does not sync.
     """
     controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
     existing = nats.guarded(_NoNewBuckets())
@@ -325,13 +325,13 @@ class _Run:
 
     def _show_progress(self) -> tuple[int, int]:
         syncs, informers = self._stores.record.syncs, self._runtime.host.primaries
-        primaries = sum(len(informer.cache) for informer in informers)
+        primaries = sum(len(informer.table) for informer in informers)
         self._progress(syncs, primaries)
         return syncs, primaries
 
 
 KEYS_MAX = 20  # in one request
-OBJECTS_MAX = 50_000  # in the caches of the controller, which a plan fills once more
+OBJECTS_MAX = 50_000  # in the tables of the controller, which a plan fills once more
 LIMIT_S = 20.0
 
 
@@ -345,7 +345,7 @@ class Planner:
         nats: the stores of kinds that are declared with `kv`, without a write guard.
         kube: the stores of kinds that are declared with `kube`, likewise.
         owner_names: the labels that link secondaries to primaries.
-        objects_max: how many objects the caches of a controller may have.
+        objects_max: how many objects the tables of a controller may have.
     """
 
     def __init__(
@@ -383,8 +383,8 @@ class Planner:
                 f"{runtime.name} cannot be planned in its daemon: {path} alone makes another "
                 f"controller, {controller.name}"
             )
-        caches = [informer.cache for informer in runtime.host.informers.values()]
-        objects = sum(len(cache) + len(cache.invalid) for cache in caches)
+        tables = [informer.table for informer in runtime.host.informers.values()]
+        objects = sum(len(table) + len(table.invalid) for table in tables)
         if objects > self._objects_max:
             raise UsageError(
                 f"{runtime.name} has {objects} objects, and a daemon plans with at most "

@@ -336,8 +336,8 @@ class ControllerEndpoints:
             raise UsageError(f"send the kind and the key of an object: {error}") from error
         runtime = self._started()
         for informer in runtime.host.informers.values():
-            cache = informer.cache
-            stored = cache.newest(wanted.key) if cache.kind.name == wanted.kind else None
+            table = informer.table
+            stored = table.newest(wanted.key) if table.kind.name == wanted.kind else None
             if stored is not None and stored.value:
                 break
         else:

@@ -117,7 +117,7 @@ class ManagedController(KeyedController, Generic[T]):
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Prepare; called after the cache is synced and before the first reconciliation."""
+        """Prepare; called after the table is synced and before the first reconciliation."""
 
     async def clean(self) -> None:
         """Release resources; called after the last reconciliation."""
@@ -171,7 +171,7 @@ class ManagedController(KeyedController, Generic[T]):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open the store and keep the cache equal to it, without reconciling anything."""
+        """Open the store and keep the table equal to it, without reconciling anything."""
         kind, writes, backends = type(self).kind, Writes(), self._backends
         writes.notes = current_recordings.get() is not None
         stores = backends.stores_of(kind)
@@ -196,7 +196,7 @@ class ManagedController(KeyedController, Generic[T]):
     async def sync(self, key: str, *, last: Stored | None = None) -> float | None:
         """Reconcile the object now, outside the loop; raises its failure.
 
-        Needs a store that is `opened` and a cache that is `complete`. *last* is the last state of a
+        Needs a store that is `opened` and a table that is `complete`. *last* is the last state of a
         deleted object.
         """
         if last is not None:
@@ -212,7 +212,7 @@ class ManagedController(KeyedController, Generic[T]):
 
         The reconciler would reconcile an object that is not paused, but quarantined.
         """
-        if key in self._loop.paused.pauses and key in self._primary.informer.cache:
+        if key in self._loop.paused.pauses and key in self._primary.informer.table:
             await self._calls.call(key, self._reconciler.reconcile)
         return None
 
@@ -221,7 +221,7 @@ class ManagedController(KeyedController, Generic[T]):
         if skips_invalid(primary, key):
             return None
         history, queue = self.host.history, self._loop.queue
-        noted, stored = queue.noted(key), primary.informer.cache.get(key)
+        noted, stored = queue.noted(key), primary.informer.table.get(key)
         last = None if noted is None else noted.last
         run = history.begin(key, operation or queue.reason(key), stored, last=last)
         clock = asyncio.get_running_loop().time
@@ -239,7 +239,7 @@ class ManagedController(KeyedController, Generic[T]):
         return after_s
 
     def _references(self, key: str) -> list[Reference]:
-        kind, stored = self._primary.kind, self._primary.informer.cache.get(key)
+        kind, stored = self._primary.kind, self._primary.informer.table.get(key)
         if not isinstance(kind, KubeKind) or stored is None:
             return []
         return [kind.reference(stored.value)]

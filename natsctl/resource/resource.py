@@ -33,11 +33,11 @@ class ResourceStore(Generic[T]):
     """
 
     def __init__(self, informer: Informer[T]) -> None:
-        self._cache = informer.cache
-        self._kind: Kind[T] = informer.cache.kind
+        self._table = informer.table
+        self._kind: Kind[T] = informer.table.kind
 
     def __len__(self) -> int:
-        return len(self._cache)
+        return len(self._table)
 
     def get(self, obj: T) -> T | None:
         """Return the newest state of an object in a cluster, or None if it doesn't exist.
@@ -53,15 +53,15 @@ class ResourceStore(Generic[T]):
 
     def get_by_key(self, key: str) -> T | None:
         """Return the object, or None if it doesn't exist."""
-        stored = self._cache.get(key)
+        stored = self._table.get(key)
         return None if stored is None else self._kind.decode(stored.value)
 
     def iter_keys(self) -> Iterator[Key]:
         """Return the keys of all objects that exist now; later changes don't alter the iterator."""
-        return map(Key, tuple(self._cache.keys()))
+        return map(Key, tuple(self._table.keys()))
 
     def list(self) -> list[T]:
-        states = map(self._cache.get, tuple(self._cache.keys()))
+        states = map(self._table.get, tuple(self._table.keys()))
         return [self._kind.decode(state.value) for state in states if state is not None]
 
 

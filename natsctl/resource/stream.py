@@ -200,7 +200,7 @@ class Subscription(Generic[T]):
         limiter = None if isinstance(rate_limiter, TokenBucket) else rate_limiter
         self._queue = WorkQueue[str](limiter=limiter, bucket=bucket)
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
-        self._cache: Table[T] | None = None  # None until there is an informer
+        self._table: Table[T] | None = None  # None until there is an informer
         self._paused = PausedKeys()
         self._paused.listen(self._resumed)
         self._following = ExitStack()
@@ -211,7 +211,7 @@ class Subscription(Generic[T]):
 
     async def follow(self, informer: Informer[T]) -> None:
         """Enqueue every cached object, and every later change until `close`."""
-        self._cache = informer.cache
+        self._table = informer.table
         self._paused.follow((informer,), outlast=False)
         await informer.add(self._enqueue_changed)
         self._following.callback(informer.remove, self._enqueue_changed)
@@ -313,7 +313,7 @@ class Subscription(Generic[T]):
         return None
 
     def _cached(self, key: Key) -> Stored | None:
-        return None if self._cache is None else self._cache.get(key)
+        return None if self._table is None else self._table.get(key)
 
     def _replaced(self, delivered: Stored, cached: Stored) -> bool:
         """Return whether both states have a uid, and the uids differ."""

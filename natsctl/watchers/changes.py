@@ -131,8 +131,8 @@ class Source:
         return (kind.name, keys, str(self.selector))
 
     def has(self, key: str) -> bool:
-        """Return whether the cache has the object and the selector matches it."""
-        return self._selected(self.informer.cache.get(key)) is not None
+        """Return whether the table has the object and the selector matches it."""
+        return self._selected(self.informer.table.get(key)) is not None
 
     def change(self, change: Change[Any]) -> ObjectChange | None:
         """Return the change of a selected object, or None if the change is of another object."""
@@ -146,8 +146,8 @@ class Source:
 
         Other tasks may run in between.
         """
-        for key in keys or self.informer.cache.keys():
-            stored = self._selected(self.informer.cache.get(key))
+        for key in keys or self.informer.table.keys():
+            stored = self._selected(self.informer.table.get(key))
             if stored is not None:
                 yield self._change(key, None, stored)
 
@@ -156,7 +156,7 @@ class Source:
         if isinstance(self.kind, KubeKind):
             return []  # a cluster has no delete markers
         keys = await deleted_keys(self.informer.store, gained)
-        return [self._change(key, None, None) for key in keys if key not in self.informer.cache]
+        return [self._change(key, None, None) for key in keys if key not in self.informer.table]
 
     def _change(self, key: str, before: Stored | None, after: Stored | None) -> ObjectChange:
         return ObjectChange(key, self.kind, self.informer.store, before, after)

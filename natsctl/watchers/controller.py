@@ -213,7 +213,7 @@ class InformerController(Hosted):
             )
 
     async def start(self) -> None:
-        """Prepare; called after every cache is synced and before the first call to a watcher."""
+        """Prepare; called after every table is synced and before the first call to a watcher."""
 
     async def clean(self) -> None:
         """Release resources; called after the last call to a watcher."""
@@ -262,7 +262,7 @@ class InformerController(Hosted):
     async def deliver(self, key: str, delivery: Delivery) -> None:
         """Call one watcher with one change now, outside of the loops; raises its failure.
 
-        Needs stores that are `opened` and caches that are `complete`. Raises the errors of
+        Needs stores that are `opened` and tables that are `complete`. Raises the errors of
         `check_watcher`.
         """
         kind, registration = self._registration(delivery)
@@ -298,7 +298,7 @@ class InformerController(Hosted):
         kinds = self._watched()
         queued = (kind for kind in kinds if kind.queue.work(key) is not None or kind.failed(key))
         kind = next(queued, kinds[0])
-        explanation = explanation_of(self.host, key, self._informer_of(key).cache, kind.queue)
+        explanation = explanation_of(self.host, key, self._informer_of(key).table, kind.queue)
         return msgspec.structs.replace(explanation, failures=kind.failed(key))
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
@@ -329,7 +329,7 @@ class InformerController(Hosted):
     def _informer_of(self, key: str) -> Informer[Any]:
         """Return the first informer that has the object, or the first informer."""
         informers = [source.informer for kind in self._watched() for source in kind.sources]
-        return next((informer for informer in informers if key in informer.cache), informers[0])
+        return next((informer for informer in informers if key in informer.table), informers[0])
 
     def holds(self, key: str) -> bool:
         return all(kind.holds(key) for kind in self._resource_kinds.values())
@@ -368,7 +368,7 @@ class InformerController(Hosted):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open every store and keep the caches equal to them, without calling a watcher."""
+        """Open every store and keep the tables equal to them, without calling a watcher."""
         informers: dict[str, Informer[Any]] = {}
         for kind in self._watched():
             for number, source in enumerate(kind.sources, 1):

@@ -222,7 +222,7 @@ class ResourceKind:
                 self.resync(key, priority=Priority.RESYNC)
 
         for source in self.sources:
-            self.queue.feed(source.informer.cache.keys(), add)
+            self.queue.feed(source.informer.table.keys(), add)
         return self.count()
 
     def hasten_retries(self) -> None:
@@ -246,8 +246,8 @@ class ResourceKind:
 
     def count(self) -> int:
         """Return of how many existing objects this process delivers the changes."""
-        caches = [source.informer.cache.keys() for source in self.sources]
-        return sum(map(len if self._loop is None else self._loop.own.count, caches))
+        tables = [source.informer.table.keys() for source in self.sources]
+        return sum(map(len if self._loop is None else self._loop.own.count, tables))
 
     async def lost(self, holds: KeyFilter) -> None:
         def drop(key: str) -> None:

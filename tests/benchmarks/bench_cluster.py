@@ -43,7 +43,7 @@ async def _round() -> float:
                 started = time.monotonic()
                 cluster[host].kill()
                 written = await store.create(key(0), value(0))
-                await eventually(lambda: informer.cache.revision >= written.revision)
+                await eventually(lambda: informer.table.revision >= written.revision)
                 return time.monotonic() - started
 
 
@@ -51,7 +51,7 @@ async def _round() -> float:
 async def _informed(informer: Informer[Item]) -> AsyncIterator[Informer[Item]]:
     watching = asyncio.create_task(informer.run())
     try:
-        await informer.cache.synced.wait()
+        await informer.table.synced.wait()
         yield informer
     finally:
         watching.cancel()

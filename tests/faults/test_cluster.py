@@ -95,7 +95,7 @@ async def test_a_controller_converges_after_a_server_was_paused(
     nats_cluster: NatsCluster, server_choice: ServerChoice, during_pause: Pause
 ) -> None:
     async with nats_test_bed(nats_cluster.url, copies=REPLICATED) as bed:
-        incarnation = bed.controller.things.informer.cache.incarnation
+        incarnation = bed.controller.things.informer.table.incarnation
         async with bed.user.writing():
             await bed.user.progress()
             node = await known(lambda: server_choice(bed, nats_cluster))
@@ -107,7 +107,7 @@ async def test_a_controller_converges_after_a_server_was_paused(
             node.resume()
             await bed.user.progress()
         await bed.settled()
-        assert bed.controller.things.informer.cache.incarnation == incarnation
+        assert bed.controller.things.informer.table.incarnation == incarnation
 
 
 async def test_garbage_collection_works_while_a_server_is_down(nats_cluster: NatsCluster) -> None:

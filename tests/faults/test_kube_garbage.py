@@ -99,7 +99,7 @@ async def test_a_recreated_primary_bucket_deletes_no_secondary(
 ) -> None:
     async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
         before, mark = await bed.uids(), own_kube_server.mark()
-        cache = bed.controller.sites.informer.cache
+        cache = bed.controller.sites.informer.table
         incarnation = cache.incarnation
         config = await bed.admin.drop(SITES)
         await bed.admin.restore(config)

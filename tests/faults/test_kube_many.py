@@ -18,7 +18,7 @@ async def converged(bed: KubeTestBed, count: int) -> list[str]:
     for key in keys:
         await bed.admin.publish(f"$KV.{SITES}.{key}", b'{"spec": {"text": "hi"}}')
     await bed.admin.flush()
-    cache = bed.controller.maps.informer.cache
+    cache = bed.controller.maps.informer.table
     await eventually(lambda: len(cache) >= count, within_s=280)
     await eventually(lambda: bed.runtime.idle, within_s=120)
     return keys

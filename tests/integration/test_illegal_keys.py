@@ -83,10 +83,10 @@ async def test_keys_that_only_the_server_counts_cause_no_relist(
         await write_illegal_keys(stranger_client)
         informer = Informer(store, KIND)
         following = asyncio.create_task(informer.run())
-        await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
+        await eventually(lambda: len(informer.table.invalid) == len(NAMES))
         for number in range(3):  # with a heartbeat of the watch between the writes
             stored = await put(store, f"a{number}")
-            await informer.cache.passed(stored.revision)
+            await informer.table.passed(stored.revision)
             await asyncio.sleep(0.6)
         assert informer.restarts == 0
         following.cancel()
@@ -100,9 +100,9 @@ async def test_purged_illegal_keys_are_removed_from_the_cache(
         await write_illegal_keys(stranger_client)
         informer = Informer(store, KIND)
         following = asyncio.create_task(informer.run())
-        await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
+        await eventually(lambda: len(informer.table.invalid) == len(NAMES))
         await nats.connection.api("STREAM.PURGE.KV_notes")
-        await eventually(lambda: not informer.cache.invalid)
+        await eventually(lambda: not informer.table.invalid)
         following.cancel()
 
 
@@ -137,12 +137,12 @@ async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
     store = await nats.open(KIND)
     informer = Informer(store, KIND)
     following = asyncio.create_task(informer.run())
-    await informer.cache.synced.wait()
+    await informer.table.synced.wait()
     for _ in range(20):
         stranger_client.publish(b"$KV.notes.a\x0bb", note("hi"))
     await stranger_client.flush()
     stored = await put(store, "a")
-    await informer.cache.passed(stored.revision)
+    await informer.table.passed(stored.revision)
     following.cancel()
     (line,) = [line for line in caplog.messages if r"a\x0bb" in line]
     assert line.startswith("skipped an invalid object ")

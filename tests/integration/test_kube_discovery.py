@@ -137,7 +137,7 @@ async def test_a_watch_finds_a_kind_recreated_with_another_plural_and_scope(
         informer = Informer(store, widgets)
         watching = asyncio.create_task(informer.run())
         try:
-            await eventually(lambda: set(informer.cache.keys()) == {f"{kube_namespace}/a"})
+            await eventually(lambda: set(informer.table.keys()) == {f"{kube_namespace}/a"})
             await redefine(kube_cluster, group, scope="Cluster")
             await kube_cluster.transport.call(
                 "POST",
@@ -145,7 +145,7 @@ async def test_a_watch_finds_a_kind_recreated_with_another_plural_and_scope(
                 body=b'{"apiVersion": "%s/v1", "kind": "Widget", "metadata": {"name": "b"}}'
                 % group.encode(),
             )
-            await eventually(lambda: set(informer.cache.keys()) == {"b"})
+            await eventually(lambda: set(informer.table.keys()) == {"b"})
         finally:
             watching.cancel()
 
@@ -160,11 +160,11 @@ async def test_an_informer_finds_an_optional_kind_when_it_is_defined(
         informer = Informer(store, widgets)
         watching = asyncio.create_task(informer.run())
         try:
-            await informer.cache.synced.wait()
+            await informer.table.synced.wait()
             assert informer.absent
             await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
             await store.create(f"{kube_namespace}/a", b'{"spec": {}}')
-            await eventually(lambda: set(informer.cache.keys()) == {f"{kube_namespace}/a"})
+            await eventually(lambda: set(informer.table.keys()) == {f"{kube_namespace}/a"})
             assert not informer.absent
         finally:
             watching.cancel()

@@ -52,7 +52,7 @@ def shown(events: list[WatchEvent]) -> dict[str, Stored]:
 
 
 def cached(informer: Informer[Manifest]) -> dict[str, Stored]:
-    entries = (informer.cache.get(key) for key in list(informer.cache.keys()))
+    entries = (informer.table.get(key) for key in list(informer.table.keys()))
     return {stored.key: stored for stored in entries if stored is not None}
 
 
@@ -295,7 +295,7 @@ class TestFaults:
                 await own_kube_server.start()
                 await store.delete(f"{namespace}/c10")
                 await wait_until_equal(informer, store)
-                assert informer.cache.incarnation == own_kube_server.url
+                assert informer.table.incarnation == own_kube_server.url
 
     async def test_a_watch_relists_after_a_compaction(self, own_kube_server: KubeServer) -> None:
         namespace = own_kube_server.new_namespace()
@@ -322,7 +322,7 @@ class TestFaults:
                 await proxy.heal()
                 await wait_until_equal(informer, store)
                 assert wire.listings > listed
-                assert f"{namespace}/c0" not in informer.cache
+                assert f"{namespace}/c0" not in informer.table
 
     async def test_an_expired_page_restarts_the_list(self, own_kube_server: KubeServer) -> None:
         if own_kube_server.lists_within_watches():
@@ -363,7 +363,7 @@ class TestHealing:
             assert f"{verb} configmaps in namespace '{kube_namespace}'" in str(informer.failure)
             rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
             await asyncio.to_thread(kube_server.allow, "guest", [rule], namespace=kube_namespace)
-            await asyncio.wait_for(informer.cache.synced.wait(), 60)
+            await asyncio.wait_for(informer.table.synced.wait(), 60)
             assert cached(informer) == {stored.key: stored}
             task.cancel()
             await asyncio.wait({task})
@@ -378,7 +378,7 @@ class TestHealing:
 
         await eventually(missing)
         await define(stores.transport, "later.test", "Later")
-        await asyncio.wait_for(informer.cache.synced.wait(), 60)
+        await asyncio.wait_for(informer.table.synced.wait(), 60)
         store = await stores.open(kind)
         created = await store.create("shop", b'{"spec": {}}')
 

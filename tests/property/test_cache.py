@@ -92,7 +92,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.illegal = 0  # the revision of a message with an illegal name, 0 without one
         self.watching = False
         self.events: deque[WatchEvent] = deque()  # sent, but not applied to the cache
-        self.cache = Table(
+        self.table = Table(
             THINGS, {"group": lambda stored_thing: stored_thing.spec.groups}, self.note
         )
         self.model = Model()
@@ -181,7 +181,7 @@ class CacheMachine(RuleBasedStateMachine):
         for _ in range(min(count, len(self.events))):
             self.take_all_changes()
             event = self.events.popleft()
-            self.changes, self.pending = iter(self.cache.apply(event)), True
+            self.changes, self.pending = iter(self.table.apply(event)), True
             self.model.apply(event)
 
     @rule(count=st.integers(1, 4))
@@ -222,19 +222,19 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def a_reader_sees_each_event_at_once(self) -> None:
         model = self.model
-        assert {key: self.cache.get(key) for key in self.cache.keys()} == model.valid  # noqa: SIM118 - a cache is no dict
-        assert len(self.cache) == len(model.valid)
+        assert {key: self.table.get(key) for key in self.table.keys()} == model.valid  # noqa: SIM118 - a cache is no dict
+        assert len(self.table) == len(model.valid)
         assert {
-            key: state.stored for key, state in self.cache.invalid.items() if not state.illegal
+            key: state.stored for key, state in self.table.invalid.items() if not state.illegal
         } == model.invalid
-        assert {key for key, state in self.cache.invalid.items() if state.illegal} == model.illegal
-        assert {key: self.cache.newest(key) for key in model.invalid} == model.invalid
-        assert (self.cache.revision, self.cache.incarnation) == (model.revision, model.incarnation)
+        assert {key for key, state in self.table.invalid.items() if state.illegal} == model.illegal
+        assert {key: self.table.newest(key) for key in model.invalid} == model.invalid
+        assert (self.table.revision, self.table.incarnation) == (model.revision, model.incarnation)
 
     @precondition(lambda self: not self.pending)
     @invariant()
     def the_cache_equals_the_sum_of_its_changes(self) -> None:
-        assert {key: self.cache.get(key) for key in self.cache.keys()} == self.mirror  # noqa: SIM118 - a cache is no dict
+        assert {key: self.table.get(key) for key in self.table.keys()} == self.mirror  # noqa: SIM118 - a cache is no dict
 
     @invariant()
     def the_index_equals_a_search(self) -> None:
@@ -242,10 +242,10 @@ class CacheMachine(RuleBasedStateMachine):
         objects = {key: THINGS.decode(stored.value) for key, stored in valid.items()}
         for group in GROUPS:
             matching = [valid[key] for key in sorted(objects) if in_group(objects[key], group)]
-            assert self.cache.by_index("group", group) == matching
+            assert self.table.by_index("group", group) == matching
         grouped = {group for obj in objects.values() for group in obj.spec.groups}
-        assert set(self.cache.index_values("group")) == grouped
-        assert self.cache.indexed("group") == sum(bool(obj.spec.groups) for obj in objects.values())
+        assert set(self.table.index_values("group")) == grouped
+        assert self.table.indexed("group") == sum(bool(obj.spec.groups) for obj in objects.values())
 
     @invariant()
     def an_invalid_object_is_reported_once(self) -> None:
@@ -253,19 +253,19 @@ class CacheMachine(RuleBasedStateMachine):
 
     def check_equal(self) -> None:
         """Check that the cache equals the store once all events are applied."""
-        assert self.cache.synced.is_set()
-        assert self.cache.incarnation == str(self.incarnation)
-        assert self.cache.revision == self.revision
+        assert self.table.synced.is_set()
+        assert self.table.incarnation == str(self.incarnation)
+        assert self.table.revision == self.revision
         if self.purged:
             return
         alive = {key: state for key, state in self.stored.items() if isinstance(state, Stored)}
         valid = {key: state for key, state in alive.items() if THINGS.valid(state.value)}
         invalid = {key: state for key, state in alive.items() if key not in valid}
         assert {key: state for key, state in self.mirror.items() if key not in invalid} == valid
-        entries = self.cache.invalid.items()
+        entries = self.table.invalid.items()
         assert {key: entry.stored for key, entry in entries if not entry.illegal} == invalid
-        assert {key for key in "abcde" if key in self.cache} == set(alive)
-        assert {key: self.cache.newest(key) for key in alive} == alive
+        assert {key for key in "abcde" if key in self.table} == set(alive)
+        assert {key: self.table.newest(key) for key in alive} == alive
         assert self.pending_deletions == set()
 
 

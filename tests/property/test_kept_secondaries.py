@@ -188,7 +188,7 @@ class Town:
 
     def check_cache(self, member: SharingMember[Sites], slot: str, reader: Owned[Any]) -> None:
         """Check each object in the cache against the store; its key has the owner's."""
-        cache = reader.informer.cache
+        cache = reader.informer.table
         newest = {stored.key: stored for stored in self._store(slot).stored()}
         assert {*cache.keys(), *cache.invalid} == set(newest)
         assert slot in self.reads_all or not cache.wants_all.is_set()

@@ -108,7 +108,7 @@ class Group:
 
     def check_cache(self, member: SharingMember[Items]) -> None:
         """Check each object in the cache against the store."""
-        cache = member.controller.items.informer.cache
+        cache = member.controller.items.informer.table
         newest = {stored.key: stored for stored in self.items.stored()}
         assert {*cache.keys(), *cache.invalid} == set(newest)
         for key, stored in newest.items():

@@ -112,7 +112,7 @@ def shared(group: SharingGroup[Any]) -> bool:
 
 def unread(reader: Any) -> set[str]:
     """Return the keys of the objects whose values are not kept."""
-    cache = reader.informer.cache
+    cache = reader.informer.table
     states = ((key, cache.newest(key)) for key in cache.keys())  # noqa: SIM118 - a cache is no dict
     return {key for key, stored in states if stored is not None and not is_read(stored)}
 
@@ -171,7 +171,7 @@ async def check_all_values_are_kept(group: SharingGroup[Any]) -> list[Table[Any]
     """Wait until all parts are cached; check that every process keeps their values."""
     parts = group.stores.store(PARTS)
     await eventually(lambda: len(parts.stored()) == len(KEYS))
-    caches = [member.controller.parts.informer.cache for member in group.living]
+    caches = [member.controller.parts.informer.table for member in group.living]
     await eventually(lambda: all(len(cache) == len(KEYS) for cache in caches))
     assert not any(unread(member.controller.parts) for member in group.living)
     return caches

@@ -331,7 +331,7 @@ class OwnKeys:
     def watch(self, informer: Informer[Any]) -> None:
         """Wait for the writes of other processes in this table, before their keys are synced."""
         self._informers.append(informer)
-        if informer.cache.partial:
+        if informer.table.partial:
             self._partial.append(informer)
 
     @contextmanager
@@ -350,7 +350,7 @@ class OwnKeys:
     async def synced(self) -> None:
         """Wait until every table is synced."""
         for informer in self._informers:
-            await informer.cache.synced.wait()
+            await informer.table.synced.wait()
 
     def keeps(self, key: str) -> bool:
         """Return whether this process needs the objects of the key: it has it, or may get it."""
@@ -385,7 +385,7 @@ class OwnKeys:
         """Forget what is known of a key that was lost during its sync."""
         self._moved.set()
         for informer in self._partial:
-            await informer.release(tuple(informer.cache.of_primary(str(key))))
+            await informer.release(tuple(informer.table.of_primary(str(key))))
         self._released()
 
     def _move(self, mask: int, kept: int) -> None:
@@ -439,8 +439,8 @@ class OwnKeys:
 
         A function that maps a change to keys may have failed until then, so all keys are enqueued.
         """
-        await informer.cache.wants_all.wait()
-        log.info("keeping the values of all objects", kind=informer.cache.kind.name)
+        await informer.table.wants_all.wait()
+        log.info("keeping the values of all objects", kind=informer.table.kind.name)
         await read_values(informer, every_key)
         await listener.gained(self.has)
 

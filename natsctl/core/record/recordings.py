@@ -33,7 +33,7 @@ BYTES_MAX = 16 * 1024 * 1024
 SYNCS_MAX = 5  # of each key that is being recorded
 SHARE = 4  # one recording takes at most this part of the memory
 STEP_BYTES = 150  # the approximate size of a step without its values
-POINTER_BYTES = 8  # in a list of keys, which the cache has too
+POINTER_BYTES = 8  # in a list of keys, which the table has too
 FRAMES_MAX = 50
 
 Frame = tuple[CodeType, int]
@@ -241,4 +241,4 @@ def listed(steps: Iterable[Step]) -> Iterator[ReadStep]:
     for step in steps:
         if isinstance(step, KeysStep | QueryStep):
             for key in step.keys:
-                yield ReadStep(step.slot, key, step.slot.cache.get(key))
+                yield ReadStep(step.slot, key, step.slot.table.get(key))

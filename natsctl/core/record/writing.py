@@ -99,7 +99,7 @@ def traceback_text(frames: tuple[Frame, ...]) -> str:
 
 
 def _slot(informer: Informer[Any]) -> RecordedSlot:
-    kind = informer.cache.kind
+    kind = informer.table.kind
     return RecordedSlot(kind=kind.name, place=place_of(kind), available=not informer.absent)
 
 
@@ -159,11 +159,11 @@ class _Writer:
         """Yield the reads of the controller's slots."""
         for read in reads:
             if read.slot in self._slots:
-                number = self.state(place_of(read.slot.cache.kind), read.state)
+                number = self.state(place_of(read.slot.table.kind), read.state)
                 yield replace(read, slot=self._slots[read.slot], state=number)
 
     def steps(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """Yield the steps of a tape as those of a recording; reads of other caches are left out."""
+        """Yield the steps of a tape as those of a recording; reads of other tables are left out."""
         for step in steps:
             match step:
                 case ReadStep():

@@ -120,7 +120,7 @@ class ReplayTape(Tape):
         super().append(step)
         match step:
             case TargetStep(slot=informer, key=key):
-                if not self._knows(place_of(informer.cache.kind), key):
+                if not self._knows(place_of(informer.table.kind), key):
                     self.assumed.append(f"{self._slot(informer)} {key}")
             case ReadStep(slot=informer, key=key, state=stored):
                 self._read(informer, key, stored)
@@ -234,22 +234,22 @@ class ReplayTape(Tape):
 
     def _read(self, informer: Informer[Any], key: str, stored: Stored | None) -> None:
         slot = self._slot(informer)
-        if slot not in self._lists and not self._knows(place_of(informer.cache.kind), key):
+        if slot not in self._lists and not self._knows(place_of(informer.table.kind), key):
             self.miss(f"{slot} {key}")
         states = self._later.get((slot, key))
         if states:
             states.popleft()
             if states and states[0] != stored:  # the next read returns what the recorded one did
-                following, cache = states[0], informer.cache
-                deleted = Deleted(key, cache.revision)
-                for _ in cache.apply(deleted if following is None else Applied(following)):
+                following, table = states[0], informer.table
+                deleted = Deleted(key, table.revision)
+                for _ in table.apply(deleted if following is None else Applied(following)):
                     pass
 
     def _knows(self, place: str, key: str) -> bool:
         return (place, key) in self.known or (place, key) in self._replayed
 
     def _slot(self, informer: Informer[Any]) -> str:
-        return self._slots.get(informer, informer.cache.kind.name)
+        return self._slots.get(informer, informer.table.kind.name)
 
     # ---- the recording
 

@@ -31,7 +31,7 @@ class Readers(Controller):
 
 
 def taken_in(controller: Readers, revision: int) -> bool:
-    return controller.things.informer.cache.revision >= revision
+    return controller.things.informer.table.revision >= revision
 
 
 async def settled(controller: Readers, admin: Admin) -> bool:

@@ -127,7 +127,7 @@ def equal(
 
 def same(slot: Primary[Any] | Secondary[Any], entries: Mapping[str, Entry]) -> None:
     """Assert that the slot's cache holds exactly these entries."""
-    cache = slot.informer.cache
+    cache = slot.informer.table
     entries_of_cache = [cache.get(key) for key in tuple(cache.keys())]
     cached = {
         entry.key: (entry.revision, entry.value) for entry in entries_of_cache if entry is not None

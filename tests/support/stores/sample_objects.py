@@ -56,7 +56,7 @@ async def informed(informer: Informer[Any]) -> AsyncIterator[None]:
     """Run an informer within the context, which begins once the cache is synced."""
     task = asyncio.create_task(informer.run())
     try:
-        await informer.cache.synced.wait()
+        await informer.table.synced.wait()
         yield
     finally:
         task.cancel()
@@ -68,7 +68,7 @@ async def caught_up(informer: Informer[Any], store: MemoryStore) -> None:
     for _ in range(1000):
         keys = store.keys()
         newest = [(await store.get(key)).revision for key in keys]
-        if informer.cache.revision >= max(newest, default=0):
+        if informer.table.revision >= max(newest, default=0):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the cache never caught up")

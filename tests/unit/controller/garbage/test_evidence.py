@@ -26,8 +26,8 @@ def memory() -> MemoryStore:
 
 def show(informer: Informer[Any], *events: WatchEvent) -> None:
     for event in events:
-        list(informer.cache.apply(event))
-    informer.store.restore(Backup({}, informer.cache.revision))  # type: ignore[attr-defined]  # in memory
+        list(informer.table.apply(event))
+    informer.store.restore(Backup({}, informer.table.revision))  # type: ignore[attr-defined]  # in memory
 
 
 def listed(*keys: str, incarnation: str = "1", revision: int = 10) -> Informer[Any]:

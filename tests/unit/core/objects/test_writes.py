@@ -41,7 +41,7 @@ def writes() -> Writes:
 
 def show(informer: Informer[Thing], *events: WatchEvent) -> None:
     for event in events:
-        list(informer.cache.apply(event))
+        list(informer.table.apply(event))
 
 
 def wrote(writes: Writes, informer: Informer[Thing], written: Stored) -> None:
