@@ -224,6 +224,11 @@ class KubeKind(Kind[T]):
         metadata = {k: v for k, v in documents.metadata_of(manifest).items() if v}
         if not metadata.get("name"):
             raise InvalidObjectError(f"a manifest of {self.name} has no metadata.name")
+        if "/" in str(metadata["name"]):
+            raise InvalidObjectError(
+                f"{metadata['name']!r} can't be the name of a {self.kind}: a key may hold slashes, "
+                "a name in Kubernetes may not"
+            )
         namespace = metadata.get("namespace") or self.namespace
         if self.namespace is not None and namespace != self.namespace:
             raise InvalidObjectError(
