@@ -67,12 +67,13 @@ coverage: setup  ## run the fast tests, and measure which branches they take
 mutants: setup  ## run mutation tests, for example: make mutants MODULES=natsctl/core/loop.py
 	nice $(BIN)/python tools/mutants.py $(MODULES)
 
-lint: setup  ## style, types, import contracts
+lint: setup  ## style, types, import contracts, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github
 
 bench: setup  ## measure speed and size beside nats-py, aiohttp and kopf, in one run
 	$(BIN)/python -m pip install --quiet --group bench
