@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from natsctl.controller.slots import primary as primary
     from natsctl.controller.slots import secondary as secondary
     from natsctl.controller.slots import tertiary as tertiary
+    from natsctl.core.environment import planning as planning
     from natsctl.core.explain import Explanation as Explanation
     from natsctl.core.explain import Status as Status
-    from natsctl.core.plan.record import planning as planning
     from natsctl.core.readers import Primary as Primary
     from natsctl.core.readers import Tertiary as Tertiary
     from natsctl.core.retry import Drop as Drop

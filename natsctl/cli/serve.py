@@ -13,8 +13,9 @@ from natsctl.core.coordination.installation import installation
 from natsctl.core.coordination.lease import is_first_run
 from natsctl.core.coordination.shares import Participation, participations
 from natsctl.core.coordination.term import SHARES
-from natsctl.core.quarantine import ClaimedKeys, current_claims
-from natsctl.core.record.recordings import Recordings, recording
+from natsctl.core.environment import enter, within
+from natsctl.core.quarantine import ClaimedKeys
+from natsctl.core.record.recordings import Recordings
 from natsctl.daemon.development import private_options, while_it_runs
 from natsctl.daemon.http import Vitals, serving
 from natsctl.daemon.kinds import cluster_for, clusters_of
@@ -132,7 +133,7 @@ class _Daemon:
             stack.enter_context(self.vitals.of(nats.connection, runtimes, shared, kube))
             await stack.enter_async_context(answers)
             await stack.enter_async_context(publishing(nats, self.controllers))
-            stack.enter_context(recording(recordings))
+            stack.enter_context(within(recordings=recordings))
             await operator.run()
 
     async def plan(self, options: NatsOptions) -> None:
@@ -165,7 +166,7 @@ class _Daemon:
         """Return the operator of the controllers, with leases and files of this installation."""
         installation_id = await _installation_id(nats)
         if installation_id:
-            current_claims.set(ClaimedKeys(self.settings.state_directory / installation_id))
+            enter(claims=ClaimedKeys(self.settings.state_directory / installation_id))
         return Operator(
             self.controllers,
             nats=nats,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.compare_and_set import read, rewrite
-from natsctl.core.coordination.term import led
+from natsctl.core.environment import environment
 from natsctl.core.informer import Informer
 from natsctl.core.retry import backoff
 from natsctl.errors import ConflictError, NotLeadingError, StoreError, StoreTimeoutError
@@ -214,7 +214,7 @@ class Evidence:
         """
         failures = 0
         while True:
-            await led()
+            await environment().led()
             self._fewer.clear()
             try:
                 await self.save()

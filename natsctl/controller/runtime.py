@@ -34,13 +34,14 @@ from natsctl.core.coordination.installation import (
     InstallationAnnotation,
     installation,
 )
-from natsctl.core.coordination.term import KeyFilter, current_leadership, led, shares_keys
+from natsctl.core.coordination.term import KeyFilter
+from natsctl.core.environment import environment
 from natsctl.core.explain import Explanation, Status, source_of
 from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
 from natsctl.core.loop import PrimaryListener
 from natsctl.core.readers import CacheReader, Primary
-from natsctl.core.record.recordings import current_recordings, listed
+from natsctl.core.record.recordings import listed
 from natsctl.core.status import Measures, UpkeepMeasures, health_of, measures_of
 from natsctl.core.table import Invalid, Keeping, is_read
 from natsctl.core.tree import Beyond, Branch, held_by, tree
@@ -384,7 +385,8 @@ class ControllerRuntime(KeyedController):
         """Open every slot, and assign its reader to the attribute of the controller."""
         controller, keys, history = self.controller, self._keys, self.host.history
         backends, writes, names = self._backends, self._writes, self._owner_names
-        history.recorders, history.recorder = recorders, current_recordings.get()
+        sharing = environment().sharing
+        history.recorders, history.recorder = recorders, environment().recordings
         writes.notes = history.recorder is not None
         installed = await installation(self.nats)
         slot = only_primary(type(controller))
@@ -394,8 +396,8 @@ class ControllerRuntime(KeyedController):
             indexes=slot.indexes,
             on_invalid=self._report_invalid,
             on_listed=keys.queue.hasten_retries,
-            keeping=Keeping(keys.keeps) if shares_keys() else None,
-            notes_deleted=shares_keys(),
+            keeping=None if sharing is None else Keeping(sharing.keeps),
+            notes_deleted=sharing is not None,
         )
         mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
         role = MirroredPrimary if mirrored else Primary
@@ -467,7 +469,7 @@ class ControllerRuntime(KeyedController):
         stored = invalid.stored
         message = f"revision {stored.revision} is invalid and skipped: {invalid.error}"
         self.event(stored.key, EventType.WARNING, REASON_INVALID, message)
-        leadership = current_leadership.get()
+        leadership = environment().leadership
         if leadership is not None and isinstance(invalid.error, NewerVersionError):
             leadership.unreadable(stored.key)
 
@@ -479,7 +481,7 @@ class ControllerRuntime(KeyedController):
 
     async def _resync(self) -> None:
         await self.synced.wait()
-        await led()
+        await environment().led()
         interval_s = self.controller.resync_s
         await keeps_up(self._loop.queue.oldest_ready, within_s=interval_s)
         table, operation = self._parts.primary.informer.table, Operation.RESYNC
@@ -499,7 +501,7 @@ class ControllerRuntime(KeyedController):
         """Run GC cycles while this process leads; a failure ends only its cycle."""
         await self.synced.wait()
         while True:
-            await led()
+            await environment().led()
             try:
                 await self.controller.garbage_secondaries()
             except UnreadError as error:

@@ -11,7 +11,8 @@ from natsctl.controller.owners import OwnerNames
 from natsctl.controller.slots import Predicate, Slot
 from natsctl.core.backends import Backends
 from natsctl.core.coordination.installation import InstallationAnnotation
-from natsctl.core.coordination.term import KeyFilter, shares_keys
+from natsctl.core.coordination.term import KeyFilter
+from natsctl.core.environment import environment
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue
@@ -113,9 +114,9 @@ class Secondaries:
             keys.queue.hasten_retries()
             self._writes.listed(informer)
 
-        keeping = None
-        if shares_keys() and self._maps is None:  # a function of the user may need every value
-            keeping = Keeping(keys.keeps, owner_of, OWNER_INDEX)
+        keeping, sharing = None, environment().sharing
+        if sharing and self._maps is None:  # a function of the user may need every value
+            keeping = Keeping(sharing.keeps, owner_of, OWNER_INDEX)
         informer = Informer(
             store,
             kind,

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from natsctl.core.environment import planning
 from natsctl.core.failing import FailingRecords, LastingFailure
-from natsctl.core.plan.record import planning
 from natsctl.core.record.document import Delivery
 from natsctl.core.record.recordings import KeptSync, Recordings, frames_of
 from natsctl.core.sync import Sync

@@ -15,11 +15,12 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
+from natsctl.core.environment import environment
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.pauses import Pausing
-from natsctl.core.plan.record import PlanRecord, current_plan
-from natsctl.core.record.recordings import Recordings, current_recordings
+from natsctl.core.plan.record import PlanRecord
+from natsctl.core.record.recordings import Recordings
 from natsctl.core.sync import call_hook, report_stuck
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import WorkQueue
@@ -105,8 +106,8 @@ class Host:
         The keys of the objects in *primaries* are synced. *records* has the records of pauses.
         """
         self.informers, self.primaries = informers, primaries
-        self.plan = current_plan.get()
-        self.history.recorder = self.recorder = current_recordings.get()
+        self.plan = environment().plan
+        self.history.recorder = self.recorder = environment().recordings
         async with self.pausing.watching(records), together() as group:
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.table.kind.name}")

@@ -15,9 +15,10 @@ from natsctl.core.coordination.term import (
     every_key,
 )
 from natsctl.core.counters import SyncCounters
+from natsctl.core.environment import environment
 from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
 from natsctl.core.pauses import Pausing
-from natsctl.core.plan.record import PlanRecord, current_plan
+from natsctl.core.plan.record import PlanRecord
 from natsctl.core.quarantine import ClaimedKey
 from natsctl.core.readers import Primary
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
@@ -58,9 +59,9 @@ Start: TypeAlias = Callable[[Work[K]], "float | Rest[float | None] | None"]
 class SyncLoop(Generic[K]):
     """Calls one handler for every key on its queue, each key by one worker at a time.
 
-    If this process shares its work with others (`current_leadership`), it syncs keys in its terms
-    only. At the end of a term the syncs under way are cancelled. With a `ShareListener`, it syncs
-    only its own keys (`own`): only these are put on the queue and stay there.
+    If this process shares its work with others (`Environment.leadership`), it syncs keys in its
+    terms only. At the end of a term the syncs under way are cancelled. With a `ShareListener`, it
+    syncs only its own keys (`own`): only these are put on the queue and stay there.
 
     Args:
         handler: syncs a key; it fails by raising.
@@ -132,10 +133,9 @@ class SyncLoop(Generic[K]):
         key in its terms.
         """
         async with AsyncExitStack() as stack:
-            self._listener = listener
+            self._listener, self._plan = listener, environment().plan
+            leadership = self.own.leadership = environment().leadership
             stack.enter_context(self.own.running(None if listener is None else self))
-            leadership = self.own.leadership
-            self._plan = current_plan.get()
             if self._plan is not None and not self._plan.continuous:
                 self._retry = _never_retry
             for subscription in self._subscriptions:
@@ -414,10 +414,6 @@ class KeyQueue:
     def hold_only(self, keys: Collection[str]) -> None:
         """Sync no other keys than these; call this before the loop runs."""
         self._loop.own.only(keys)
-
-    def keeps(self, key: str) -> bool:
-        """Return whether this process needs the object of the key, see `OwnKeys.keeps`."""
-        return self._loop.own.keeps(key)
 
     def enqueue(
         self,

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from natsctl.core.environment import environment
 from natsctl.core.failing import FailingRecords
 from natsctl.core.informer import Informer
-from natsctl.core.quarantine import ClaimedKeys, CrashRecords, Deaths, Quarantine, current_claims
+from natsctl.core.quarantine import ClaimedKeys, CrashRecords, Deaths, Quarantine
 from natsctl.core.table import is_read
 from natsctl.core.task_group import together
 from natsctl.errors import PermissionDeniedError, StoreError
@@ -235,7 +236,7 @@ class Pausing:
 
     def __init__(self, controller: str) -> None:
         self.controller = controller
-        self.claims = current_claims.get() or ClaimedKeys()
+        self.claims = environment().claims or ClaimedKeys()
         self.failing = FailingRecords(controller)
         self.whole: Pause | None = None
         self.listed = asyncio.Event()  # the records are known, or not followed

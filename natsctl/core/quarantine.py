@@ -21,7 +21,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -279,10 +278,6 @@ class ClaimedKey:
         self._mapped[self._free] = _LENGTHS[0]
         if self._wary:
             self._claims.ended(self)
-
-
-current_claims: ContextVar[ClaimedKeys | None] = ContextVar("current_claims", default=None)
-"""The claims of this process; None if it doesn't look for keys that kill it."""
 
 
 def process_name() -> str:

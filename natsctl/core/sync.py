@@ -4,7 +4,16 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Hashable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar, Token, copy_context
@@ -15,9 +24,10 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
-from natsctl.core.coordination.term import leading
-from natsctl.core.plan.record import planning
-from natsctl.core.tape import StoreStep, Tape
+from natsctl.core.environment import environment, planning
+from natsctl.core.record.document import Delivery
+from natsctl.core.record.recordings import states_of
+from natsctl.core.tape import OutsideStep, StoreStep, Tape
 from natsctl.errors import (
     DELAY_MAX_S,
     HandlerError,
@@ -27,6 +37,7 @@ from natsctl.errors import (
     is_delay,
 )
 from natsctl.model.manifests import Reference
+from natsctl.model.masking import secrets_in
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.frames import (
@@ -35,7 +46,7 @@ from natsctl.telemetry.frames import (
     thread_frames,
     user_frames_text,
 )
-from natsctl.telemetry.hiding import error_text, shown
+from natsctl.telemetry.hiding import error_text, learn_from, shown
 from natsctl.telemetry.logger import get_logger
 from natsctl.time_limit import IGNORED_S, TimeLimit
 
@@ -309,6 +320,27 @@ def current_tape() -> Tape | None:
     return None if sync is None else sync.tape
 
 
+def secrets_read() -> Collection[str]:
+    """Return the secrets in what the sync of this task has read, and in its object."""
+    sync = current_sync.get()
+    if sync is None:
+        return ()
+    change, states = sync.delivery, [sync.stored, sync.last]
+    if isinstance(change, Delivery):
+        states += (change.before, change.after)
+    values = [stored.value for stored in states if stored is not None]
+    for step in sync.tape or ():
+        values += (stored.value for stored in states_of(step))
+        if isinstance(step, StoreStep):
+            values.append(bytes(step.value))
+        elif isinstance(step, OutsideStep):
+            values.append(bytes(step.result))
+    return secrets_in(values)
+
+
+learn_from(secrets_read)
+
+
 def sync_in(task: Task, thread: int) -> Sync | None:
     """Return the innermost sync that the task runs, if it is known; *thread* runs its loop."""
     for sync in reversed(list(running)):
@@ -524,7 +556,9 @@ def failure_of(error: BaseException, task: Task | None) -> Exception | None:
     if isinstance(error, Exception):
         return error
     if isinstance(error, asyncio.CancelledError):
-        if task is None or is_ordered_to_end(task) or not leading():
+        leadership = environment().leadership
+        over = leadership is not None and not leadership.leads
+        if task is None or over or is_ordered_to_end(task):
             return None
         if task.cancelling():
             return RuntimeError("the handler cancelled the task that runs it")

@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from natsctl.controller.controller import Controller
@@ -11,8 +11,8 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import TermGuard
+from natsctl.core.environment import enter
 from natsctl.core.hosted import Hosted
-from natsctl.core.plan.record import current_plan
 from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.sync import current_key, report_stuck
 from natsctl.daemon.settings.settings import ControllerSettings
@@ -205,20 +205,20 @@ class Operator:
         guard = TermGuard(participation.leadership)
         return nats and nats.guarded(guard), kube and kube.guarded(guard)
 
-    def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
-        participation, run = self.participations.get(runtime.name), runtime.run
-        if participation is None:
-            return run(), runtime.synced
-        return participation.during(run, runtime.synced), participation.leadership.sought
-
     async def _start(self, running: RunnableByTask) -> None:
         for runtime in self.runtimes:
             context = contextvars.copy_context()
             context.run(bind_log_context, controller=runtime.name)
             plan = self._plans.get(runtime.name)
             if plan is not None:
-                context.run(current_plan.set, plan.record)
-            work, started = self._work(runtime)
+                context.run(enter, plan=plan.record)
+            participation = self.participations.get(runtime.name)
+            if participation is None:
+                work, started = runtime.run(), runtime.synced
+            else:
+                context.run(enter, leadership=participation.leadership)
+                work = participation.during(runtime.run, runtime.synced)
+                started = participation.leadership.sought
             name = f"controller {runtime.name}"
             task = asyncio.create_task(work, name=name, context=context)
             running[task] = runtime

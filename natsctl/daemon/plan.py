@@ -14,6 +14,7 @@ from natsctl.controller.evidence import MEMORY
 from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
+from natsctl.core.environment import within
 from natsctl.core.failing import failing_prefix
 from natsctl.core.hosted import Hosted
 from natsctl.core.pauses import PAUSES
@@ -183,7 +184,7 @@ async def make_plan(
     progress: Progress = lambda _done, _total: None,
 ) -> MadePlan:
     """Return the plan with the objects that it changes; see `plan`."""
-    with stores.planning():
+    with within(plan=stores.record):
         runtime = _runtime(controller, stores, owner_names)
         if isinstance(controller, Controller):
             stores.record.primaries = place_of(only_primary(type(controller)).kind)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from natsctl.core.backends import Backends
+from natsctl.core.environment import environment
 from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
 from natsctl.core.loop import PrimaryListener, skips_invalid
@@ -24,7 +25,6 @@ from natsctl.core.options import (
     check_class,
 )
 from natsctl.core.readers import Primary
-from natsctl.core.record.recordings import current_recordings
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.status import Measures, health_of, measures_of
 from natsctl.core.sync import Calls, blocking
@@ -173,7 +173,7 @@ class ManagedController(KeyedController, Generic[T]):
     async def opened(self) -> AsyncIterator[None]:
         """Open the store and keep the table equal to it, without reconciling anything."""
         kind, writes, backends = type(self).kind, Writes(), self._backends
-        writes.notes = current_recordings.get() is not None
+        writes.notes = environment().recordings is not None
         stores = backends.stores_of(kind)
         store = await backends.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)

@@ -5,7 +5,8 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_
 
 import msgspec
 
-from natsctl.core.plan.record import current_plan, place_of
+from natsctl.core.environment import environment
+from natsctl.core.plan.record import place_of
 from natsctl.core.sync import awaitable, current_sync, current_tape, outside
 from natsctl.core.tape import EXTERNAL, StoreStep
 from natsctl.errors import HandlerError
@@ -263,7 +264,7 @@ class ExternalConnection(Generic[T]):
         return answer.observation
 
     async def _call(self, verb: Verb) -> Observation:
-        managed, client, plan = self._managed, await self._connected(), current_plan.get()
+        managed, client, plan = self._managed, await self._connected(), environment().plan
         if verb == "observe":
             observation: object = await awaitable(client.observe, managed)
             if not isinstance(observation, Observation):

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from natsctl.core.compare_and_set import release, rewrite
-from natsctl.core.plan.record import current_plan, place_of
+from natsctl.core.environment import environment
+from natsctl.core.plan.record import place_of
 from natsctl.core.readers import Primary
 from natsctl.errors import (
     ConflictError,
@@ -288,7 +289,7 @@ class Reconciliation(Generic[T]):
         async with self._storing("the adoption"):
             await self._store_object()
             await self._link()
-        plan = current_plan.get()
+        plan = environment().plan
         if plan is not None:
             plan.called(place_of(managed.kind), managed.kind, managed.key, "adopt")
         name = managed.external_name or "its external resource"

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from natsctl.core.coordination.term import KeyFilter
+from natsctl.core.environment import environment
 from natsctl.core.history import HandlerFailures, SyncHistory
 from natsctl.core.loop import SyncLoop
 from natsctl.core.pauses import Pausing
-from natsctl.core.plan.record import current_plan
 from natsctl.core.record.document import Delivery
 from natsctl.core.retry import Decision, Drop, Retry, RetryPolicy, Stop, backoff, decide_retry
 from natsctl.core.sync import Calls, Sync
@@ -461,7 +461,7 @@ class ResourceKind:
         """
         if isinstance(error, RetryAfter):
             return error.delay_s
-        plan = current_plan.get()
+        plan = environment().plan
         if plan is not None and not plan.continuous:
             plan.dropped(change.key, error)
             return None

@@ -12,7 +12,8 @@ from time import process_time
 import msgspec
 
 from natsctl import Controller, Object, kv, primary, secondary
-from natsctl.core.record.recordings import Recordings, recording
+from natsctl.core.environment import within
+from natsctl.core.record.recordings import Recordings
 from natsctl.testing import Harness, MemoryStores, running
 from tests.benchmarks.support.measured_server import Sizes
 from tests.benchmarks.support.results import Row, limited, shown
@@ -52,7 +53,7 @@ async def _started(stack: AsyncExitStack, recordings: Recordings | None) -> Harn
     spec = {"image": "registry.example.com/team/image:1.2.3", "replicas": 3, "labels": labels}
     for number in range(KEYS):
         await jobs.create(f"job-{number}", msgspec.json.encode({"spec": spec}))
-    with recording(recordings):
+    with within(recordings=recordings):
         harness = await stack.enter_async_context(running(Jobs(), stores=stores))
     await _idle(harness)
     return harness

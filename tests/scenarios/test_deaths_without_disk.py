@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from natsctl.core.environment import within
 from natsctl.core.pauses import PAUSES
-from natsctl.core.quarantine import ClaimedKeys, ClaimRecord, Deaths, claim_record, current_claims
+from natsctl.core.quarantine import ClaimedKeys, ClaimRecord, Deaths, claim_record
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, syncs_of
@@ -16,9 +17,8 @@ from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, 
 
 @pytest.fixture(autouse=True)
 def no_disk() -> Iterator[None]:
-    token = current_claims.set(ClaimedKeys(Path("/dev/null/state")))
-    yield
-    current_claims.reset(token)
+    with within(claims=ClaimedKeys(Path("/dev/null/state"))):
+        yield
 
 
 async def records(stores: MemoryStores) -> list[ClaimRecord]:

@@ -19,8 +19,9 @@ from natsctl import (
     kv,
     primary,
 )
+from natsctl.core.environment import within
 from natsctl.core.hosted import Hosted
-from natsctl.core.quarantine import ClaimedKeys, current_claims
+from natsctl.core.quarantine import ClaimedKeys
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.model.recorder import SyncNote
 from natsctl.testing import MemoryStores
@@ -187,8 +188,7 @@ async def test_a_success_that_follows_another_one_is_not_recorded(
 async def test_a_key_that_kills_processes_is_quarantined(
     make: Make, stores: MemoryStores, tmp_path: Path
 ) -> None:
-    token = current_claims.set(ClaimedKeys(tmp_path))
-    try:
+    with within(claims=ClaimedKeys(tmp_path)):
         for _ in range(3):
             die(tmp_path, "a", loop="things.0")
         calls: list[str] = []
@@ -197,8 +197,6 @@ async def test_a_key_that_kills_processes_is_quarantined(
             assert (calls, list(controller.status().quarantined)) == ([], ["a"])
             controller.resync("a")
             await eventually(lambda: calls)
-    finally:
-        current_claims.reset(token)
 
 
 async def test_a_watcher_that_had_given_up_is_retried_after_a_restart(

@@ -10,8 +10,9 @@ import pytest
 from natsctl import ControllerRuntime, Operator
 from natsctl.core.coordination.shares import participations
 from natsctl.core.coordination.term import SHARES
+from natsctl.core.environment import enter, environment, within
 from natsctl.core.pauses import PAUSES
-from natsctl.core.quarantine import ClaimedKeys, current_claims, deaths_record
+from natsctl.core.quarantine import ClaimedKeys, deaths_record
 from natsctl.model.pause import Pause
 from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit
@@ -37,8 +38,8 @@ class Process:
 
     def __init__(self, stores: MemoryStores, *, sharded: bool) -> None:
         clock, self.way = asyncio.get_running_loop().time, Way()
-        if (claims := current_claims.get()) is not None:
-            current_claims.set(ClaimedKeys(claims.directory))  # those of a process of its own
+        if (claims := environment().claims) is not None:
+            enter(claims=ClaimedKeys(claims.directory))  # those of a process of its own
         self.controller = Calm()
         make = participations(
             lambda kind: WayStore(stores, kind, self.way),
@@ -131,9 +132,8 @@ class Group:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    token = current_claims.set(ClaimedKeys(tmp_path))
-    yield tmp_path
-    current_claims.reset(token)
+    with within(claims=ClaimedKeys(tmp_path)):
+        yield tmp_path
 
 
 @pytest.fixture(params=["members", "leaders"])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.core.quarantine import LENGTH, SLOT, ClaimedKeys, current_claims
+from natsctl.core.environment import within
+from natsctl.core.quarantine import LENGTH, SLOT, ClaimedKeys
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
 from tests.support.controllers.quarantined_apps import Stuck, deaths, die, prepared, syncs_of
@@ -15,9 +16,8 @@ from tests.support.controllers.quarantined_apps import Stuck, deaths, die, prepa
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path) -> Iterator[Path]:
-    token = current_claims.set(ClaimedKeys(tmp_path))
-    yield tmp_path
-    current_claims.reset(token)
+    with within(claims=ClaimedKeys(tmp_path)):
+        yield tmp_path
 
 
 async def died(directory: Path, stores: MemoryStores, times: int) -> None:

@@ -13,7 +13,8 @@ from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, fina
 from natsctl.controller.evidence import MEMORY
 from natsctl.core.compare_and_set import delete
 from natsctl.core.coordination.shares import participations
-from natsctl.core.coordination.term import SHARES, Leadership, current_leadership
+from natsctl.core.coordination.term import SHARES, Leadership
+from natsctl.core.environment import enter
 from natsctl.errors import PermanentError, StoreError, UsageError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.store import Stored, WatchEvent
@@ -214,7 +215,7 @@ async def test_a_key_that_failed_permanently_is_synced_again_in_the_next_term() 
     await AppClient(stores).app("shop")
     leadership = Leadership("apps", asyncio.get_running_loop().time)
     leadership.begin(1, until=math.inf)
-    current_leadership.set(leadership)
+    enter(leadership=leadership)
     runtime = ControllerRuntime(controller, nats=stores)
     running = asyncio.create_task(runtime.run())
     await eventually(lambda: controller.syncs == ["shop"])
@@ -295,7 +296,7 @@ async def test_a_later_term_remembers_the_bucket_if_the_first_term_could_not() -
     controller = Apps()
     controller.garbage = msgspec.structs.replace(controller.garbage, interval_s=1000 * TTL_S)
     leadership = Leadership("apps", asyncio.get_running_loop().time)
-    current_leadership.set(leadership)
+    enter(leadership=leadership)
     runtime = ControllerRuntime(controller, nats=stores)
     running = asyncio.create_task(runtime.run())
     leadership.begin(1, until=math.inf)

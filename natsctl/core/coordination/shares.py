@@ -51,7 +51,7 @@ from natsctl.core.coordination.lease import (
     records_of,
     steady,
 )
-from natsctl.core.coordination.term import SHARES, Clock, Leadership, current_leadership
+from natsctl.core.coordination.term import SHARES, Clock, Leadership
 from natsctl.core.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import ConflictError, NotFoundError, StoreError, StoreMissingError
@@ -559,7 +559,6 @@ class Participation:
         A term is sought once a loop is ready to run, or *synced* is set because there is no loop.
         The shares are released after *work* has ended. Raises what *work* raises.
         """
-        current_leadership.set(self.leadership)
         async with together() as group:
             working = group.create_task(work())
             helper_tasks = (

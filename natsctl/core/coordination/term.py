@@ -17,7 +17,6 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from zlib import crc32
@@ -41,9 +40,6 @@ KeyFilter = Callable[[Any], bool]
 SHARES = 256
 SLOW_S = 5.0  # work that takes longer to end is logged, again and again
 
-current_leadership: ContextVar["Leadership | None"] = ContextVar("current_leadership", default=None)
-"""The leadership of the controller whose work this task does; None if it runs alone."""
-
 
 def keys_in(mask: int, count: int = SHARES) -> KeyFilter:
     """Return a filter of the keys in these of *count* shares; it takes about 0.15 µs."""
@@ -66,25 +62,6 @@ def every_key(key: object) -> bool:  # noqa: ARG001 - every key
 
 def _no_key(key: str) -> bool:  # noqa: ARG001 - no key
     return False
-
-
-def leading() -> bool:
-    """Return whether this process may work now."""
-    leadership = current_leadership.get()
-    return leadership is None or leadership.leads
-
-
-def shares_keys() -> bool:
-    """Return whether this process shares its keys with others."""
-    leadership = current_leadership.get()
-    return leadership is not None and leadership.shared
-
-
-async def led() -> None:
-    """Wait until this process may work."""
-    leadership = current_leadership.get()
-    if leadership is not None:
-        await leadership.begun.wait()
 
 
 class Leadership:
@@ -336,8 +313,8 @@ class OwnKeys:
 
     @contextmanager
     def running(self, listener: ShareListener | None) -> Iterator[None]:
-        """Follow the shares of the current leadership, if there is one, while the loop runs."""
-        self.leadership = leadership = current_leadership.get()
+        """Follow the shares of the leadership, if there is one, while the loop runs."""
+        leadership = self.leadership
         if leadership is None or listener is None:
             yield
             return
@@ -351,11 +328,6 @@ class OwnKeys:
         """Wait until every table is synced."""
         for informer in self._informers:
             await informer.table.synced.wait()
-
-    def keeps(self, key: str) -> bool:
-        """Return whether this process needs the objects of the key: it has it, or may get it."""
-        leadership = self.leadership or current_leadership.get()
-        return leadership is None or leadership.keeps(key)
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the *work* of a term, once the tables show the writes of earlier processes."""

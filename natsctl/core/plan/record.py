@@ -270,18 +270,7 @@ def place_of(kind: Kind[Any]) -> str:
             return kind.name
 
 
-current_plan: ContextVar[PlanRecord | None] = ContextVar("current_plan", default=None)
-"""The record of the plan that this task works on; None if its writes are stored."""
-
 _reason: ContextVar[str | UnsetType] = ContextVar("reason", default=UNSET)
-
-
-def planning() -> bool:
-    """Return whether this code runs in a plan, in which no write is stored.
-
-    Does your handler call something else, such as an HTTP API? Ask this first, and skip the call.
-    """
-    return current_plan.get() is not None
 
 
 @contextmanager

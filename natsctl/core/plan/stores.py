@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
 from natsctl.core.plan.manifest_store import PlanningManifestStore
-from natsctl.core.plan.record import PlanRecord, current_plan, place_of
+from natsctl.core.plan.record import PlanRecord, place_of
 from natsctl.core.plan.store import Overlay, PlanningStore, planned_revisions
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.discovery import Discovers, ResourceType
@@ -174,15 +174,6 @@ class Planned(msgspec.Struct, frozen=True):
         if kube is None and cluster is not None:
             kube = PlanningManifestStores(cluster, record, planned_revisions())
         return Planned(record, self.nats.recorded(record), kube)
-
-    @contextmanager
-    def planning(self) -> Iterator[None]:
-        """Make `natsctl.planning()` True in the context, for this controller."""
-        token = current_plan.set(self.record)
-        try:
-            yield
-        finally:
-            current_plan.reset(token)
 
 
 def planned(

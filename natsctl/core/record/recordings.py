@@ -1,18 +1,14 @@
 """Keeps the recordings of syncs in memory, within a bound."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import dropwhile
 from types import CodeType, TracebackType
-from typing import Any
 
 import msgspec
 
 from natsctl.core.record.document import Delivery
-from natsctl.core.sync import current_sync
 from natsctl.core.tape import (
     DependencyStep,
     KeysStep,
@@ -24,10 +20,8 @@ from natsctl.core.tape import (
     StoreStep,
     Tape,
 )
-from natsctl.model.masking import secrets_in
 from natsctl.model.store import Stored
 from natsctl.telemetry.frames import in_natsctl
-from natsctl.telemetry.hiding import learn_from
 
 BYTES_MAX = 16 * 1024 * 1024
 SYNCS_MAX = 5  # of each key that is being recorded
@@ -76,29 +70,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         around = () if change is None else (change.before, change.after)
         yield from (stored for stored in (self.stored, self.last, *around) if stored is not None)
         for step in (*self.steps, *self.around):
-            yield from _states_of(step)
-
-
-def secrets_read() -> Collection[str]:
-    """Return the secrets in what the sync of this task has read, and in its object."""
-    sync: Any = current_sync.get()
-    if sync is None:
-        return ()
-    change = getattr(sync, "delivery", None)
-    states = [getattr(sync, "stored", None), getattr(sync, "last", None)]
-    if isinstance(change, Delivery):
-        states += (change.before, change.after)
-    values = [stored.value for stored in states if stored is not None]
-    for step in sync.tape or ():
-        values += (stored.value for stored in _states_of(step))
-        if isinstance(step, StoreStep):
-            values.append(bytes(step.value))
-        elif isinstance(step, OutsideStep):
-            values.append(bytes(step.result))
-    return secrets_in(values)
-
-
-learn_from(secrets_read)
+            yield from states_of(step)
 
 
 class Recordings:
@@ -188,20 +160,6 @@ class Recordings:
         self.bytes -= self._sizes.pop(id(recorded))
 
 
-current_recordings: ContextVar[Recordings | None] = ContextVar("current_recordings", default=None)
-"""Keeps the recordings of the controllers that run in this context; None records nothing."""
-
-
-@contextmanager
-def recording(recordings: Recordings | None) -> Iterator[None]:
-    """Record the syncs of the controllers that begin to run in the context."""
-    token = current_recordings.set(recordings)
-    try:
-        yield
-    finally:
-        current_recordings.reset(token)
-
-
 def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
     """Return the code and the line of the innermost frames, without their variables.
 
@@ -226,7 +184,8 @@ def _own_bytes(step: Step) -> int:
             return 0
 
 
-def _states_of(step: Step) -> Iterator[Stored]:
+def states_of(step: Step) -> Iterator[Stored]:
+    """Yield the states of objects that the step has."""
     match step:
         case ReadStep(state=Stored() as stored) | StoreStep(state=Stored() as stored):
             yield stored

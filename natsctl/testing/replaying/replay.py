@@ -16,10 +16,11 @@ from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
 from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
-from natsctl.core.plan.record import PlanRecord, current_plan
+from natsctl.core.environment import within
+from natsctl.core.plan.record import PlanRecord
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import RecordedOutcome, Recording, read_recording
-from natsctl.core.record.recordings import Recordings, frames_of, recording
+from natsctl.core.record.recordings import Recordings, frames_of
 from natsctl.core.record.writing import traceback_text
 from natsctl.core.sync import current_key
 from natsctl.core.tape import RecordedError
@@ -93,11 +94,10 @@ async def _replayed(tape: ReplayTape, controller: type[object]) -> ReplayedSync:
     after_s, error = None, None
     plan = PlanRecord(current_key) if tape.recording.planning else None
     try:
-        with recording(Recordings(0, tape=lambda: tape)):
+        with within(recordings=Recordings(0, tape=lambda: tape)):
             async with _opened(controller, tape) as handle:
                 with ExitStack() as handling:
-                    token = current_plan.set(plan)
-                    handling.callback(current_plan.reset, token)
+                    handling.enter_context(within(plan=plan))
                     try:
                         after_s = await handle(handling)
                     except Exception as raised:

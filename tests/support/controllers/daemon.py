@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from natsctl import Controller, Operator
-from natsctl.core.record.recordings import Recordings, recording
+from natsctl.core.environment import within
+from natsctl.core.record.recordings import Recordings
 from natsctl.core.task_group import together
 from natsctl.daemon.messages import NAME
 from natsctl.daemon.service import answering
@@ -42,7 +43,7 @@ async def daemon_on(
         answering(nats.connection, operator.runtimes, dry_run=dry_run),
         together() as group,
     ):
-        with recording(Recordings()):
+        with within(recordings=Recordings()):
             task = group.create_task(operator.run())
         await eventually(operator.synced.is_set)
         await eventually(lambda: are_served(nats.connection, 1))

@@ -36,9 +36,10 @@ from natsctl import (
     secondary,
     tertiary,
 )
-from natsctl.core.plan.record import PlanRecord, current_plan
+from natsctl.core.environment import within
+from natsctl.core.plan.record import PlanRecord
 from natsctl.core.record.document import Recording, decode_recording
-from natsctl.core.record.recordings import Recordings, recording
+from natsctl.core.record.recordings import Recordings
 from natsctl.core.sync import current_key
 from natsctl.errors import InvalidInputError, NotFoundError
 from natsctl.testing import MemoryStores, ReplayedSync, ReplayError, replay, running
@@ -105,7 +106,7 @@ async def recorded(
     for name in ("first", "second"):
         await pages.create(name, msgspec.json.encode({"spec": {"slogan": name}}))
     recordings = Recordings(everything=everything)
-    with recording(recordings):
+    with within(recordings=recordings):
         async with running(controller, stores=stores) as harness:
             shops = vars(controller)["shops"]
             await shops.put("pier", Shop(spec=ShopSpec(slogan, "hunter2-of-pier")))
@@ -427,11 +428,8 @@ def test_a_variable_that_a_tracer_reads_is_not_named(failed: Recording) -> None:
 
 def test_a_planned_sync_is_replayed_as_a_plan() -> None:
     controller = looking(lambda *_: planning())
-    token = current_plan.set(PlanRecord(current_key, continuous=True))
-    try:
+    with within(plan=PlanRecord(current_key, continuous=True)):
         pier_recording = record_sync(controller)
-    finally:
-        current_plan.reset(token)
     assert controller.seen == (True,)
     replayed(pier_recording, controller)
     assert (pier_recording.planning, controller.seen) == (True, (True,))

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from natsctl import Object, Primary, kv
+from natsctl.core.environment import within
 from natsctl.core.record.document import Recording, decode_recording
-from natsctl.core.record.recordings import KeptSync, Recordings, recording
+from natsctl.core.record.recordings import KeptSync, Recordings
 from natsctl.core.record.writing import recording_of
 from natsctl.core.tape import OutsideStep
 from natsctl.errors import UsageError
@@ -157,7 +158,7 @@ def record_sync(
     async def record() -> Recording:
         stores, recordings = MemoryStores(), Recordings(everything=True)
         disks, running = stores.store(DISKS), controller(nats=stores)
-        with recording(recordings):
+        with within(recordings=recordings):
             task = asyncio.create_task(running.run())
         await disks.create("a", b'{"spec": {"size": 1}}')
         await asyncio.sleep(5)
@@ -194,7 +195,7 @@ def first(controller: type[Disks]) -> Recording:
     async def record() -> Recording:
         stores, recordings = MemoryStores(), Recordings(everything=True)
         running = controller(nats=stores)
-        with recording(recordings):
+        with within(recordings=recordings):
             task = asyncio.create_task(running.run())
         await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
         await eventually(lambda: recordings.of("disks", "a"))

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from natsctl import Object, SimpleWatcher, Snapshot, kv
+from natsctl.core.environment import within
 from natsctl.core.record.document import Recording, decode_recording
-from natsctl.core.record.recordings import Recordings, recording
+from natsctl.core.record.recordings import Recordings
 from natsctl.core.record.writing import recording_of
 from natsctl.errors import UsageError
 from natsctl.managed import ManagedController
@@ -106,7 +107,7 @@ def record_call(controller: type[Sites], text: str, *changes: Happens) -> Record
     async def record() -> Recording:
         stores, recordings = MemoryStores(), Recordings(everything=True)
         sites, running = stores.store(SITES), controller(nats=stores)
-        with recording(recordings):
+        with within(recordings=recordings):
             task = asyncio.create_task(running.run())
         await running.synced.wait()
         await sites.create("a", site(text))

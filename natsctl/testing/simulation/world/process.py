@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from natsctl.core.coordination.lease import is_first_run
 from natsctl.core.coordination.shares import Participation, participations
-from natsctl.core.coordination.term import SHARES, TermGuard, current_leadership
+from natsctl.core.coordination.term import SHARES, TermGuard
+from natsctl.core.environment import enter
 from natsctl.core.workqueue import WorkQueue, made_queues
 from natsctl.telemetry.hiding import error_text
 from natsctl.testing.memory import MemoryStores
@@ -130,7 +131,7 @@ class ProcessLife:
             identity=self.name,
         )(group.name, "")
         leadership = self.part.leadership
-        current_leadership.set(leadership)
+        enter(leadership=leadership)
         guard = TermGuard(leadership)
         self.program = group.make(stores.guarded(guard), cluster.guarded(guard))
         with leadership.moving(partial(self._moved, group)):

@@ -7,13 +7,13 @@ import pytest
 from msgspec import Raw
 
 from natsctl import Controller, Object, kv, primary
+from natsctl.core.environment import within
 from natsctl.core.record.recordings import (
     SHARE,
     SYNCS_MAX,
     KeptSync,
     Recordings,
     frames_of,
-    recording,
 )
 from natsctl.core.sync import Calls
 from natsctl.core.tape import OutsideStep, RecordedError, StoreStep
@@ -114,7 +114,7 @@ class Shops(Controller):
 
 async def test_a_kept_sync_has_its_duration_and_the_failures_before_it() -> None:
     recordings, controller = Recordings(), Shops()
-    with recording(recordings):
+    with within(recordings=recordings):
         async with running(controller) as harness:
             await controller.shops.put("a", Shop())
             await harness.run_for(3600)
@@ -126,7 +126,7 @@ async def test_a_kept_sync_has_its_duration_and_the_failures_before_it() -> None
 @pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
 async def test_the_measures_have_the_memory_of_the_recordings(keys: list[str]) -> None:
     recordings, controller = Recordings(), Shops()
-    with recording(recordings):
+    with within(recordings=recordings):
         async with running(controller) as harness:
             for key in keys:
                 await controller.shops.put(key, Shop())

@@ -19,8 +19,9 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.quarantine import ClaimedKeys, current_claims
-from natsctl.core.record.recordings import Recordings, recording
+from natsctl.core.environment import enter, within
+from natsctl.core.quarantine import ClaimedKeys
+from natsctl.core.record.recordings import Recordings
 from natsctl.daemon.messages import DaemonProcess, KeyPlans, Verb, fitting
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.plan import KEYS_MAX, LIMIT_S, Planner
@@ -104,8 +105,8 @@ async def test_a_plan_leaves_the_syncs_of_the_daemon_alone(harness: Harness) -> 
 
 async def test_a_plan_neither_records_its_syncs_nor_notes_held_keys(tmp_path: Path) -> None:
     recordings = Recordings(1_000_000)
-    current_claims.set(ClaimedKeys(tmp_path))
-    with recording(recordings):
+    enter(claims=ClaimedKeys(tmp_path))
+    with within(recordings=recordings):
         async with running(Shops()) as harness:
             await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "sleep"}')
             await harness.run_until_idle()
