@@ -454,8 +454,10 @@ async def test_objects_of_other_namespaces_and_kinds_are_refused() -> None:
         "ConfigMap a is in namespace other, not default",
         "ConfigMap has kind ConfigMap, not Secret",
         "a manifest of ConfigMap has no metadata.name",
-        "'eu/a' can't be the name of a ConfigMap: a key may hold slashes, "
-        "a name in Kubernetes may not",
+        (
+            "'eu/a' can't be the name of a ConfigMap: a key may hold slashes, "
+            "a name in Kubernetes may not"
+        ),
     ]
 
 
