@@ -5,18 +5,18 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import typer
 
-from natsctl.controller.controller import Controller
-from natsctl.controller.slots import slots
 from natsctl.core.task_group import WORKERS_MAX
-from natsctl.daemon.loader import load, load_runnable, make
-from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.model.kinds import KvKind
+
+if TYPE_CHECKING:
+    from natsctl.controller.controller import Controller
+    from natsctl.daemon.operator import Guest
 
 Kinds = list[KvKind[object]]
 
@@ -97,11 +97,13 @@ WorkersOption = Annotated[
 ]
 
 
-# ---- controllers
+# ---- controllers; what they need takes half a second to import, so only who loads one pays for it
 
 
-def load_controller(path: str) -> Controller:
+def load_controller(path: str) -> "Controller":
     """Return a controller of the class at *path*; raises as `load` and `make` do."""
+    from natsctl.daemon.loader import load, make  # noqa: PLC0415 - see above
+
     _search_current_folder()
     return make(load(path), path)
 
@@ -113,6 +115,8 @@ def load_kinds(path: str | None, bucket: str) -> Kinds:
     """
     if path is None:
         return []
+    from natsctl.controller.slots import slots  # noqa: PLC0415 - see above
+
     declared = (slot.kind for slot in slots(type(load_controller(path))))
     kinds = [kind for kind in declared if isinstance(kind, KvKind) and kind.bucket == bucket]
     if not kinds:
@@ -120,8 +124,10 @@ def load_kinds(path: str | None, bucket: str) -> Kinds:
     return kinds
 
 
-def load_runnable_controller(path: str) -> Controller | Guest:
+def load_runnable_controller(path: str) -> "Controller | Guest":
     """Return what `natsctl run` runs from *path*; raises as `load_runnable` and `make` do."""
+    from natsctl.daemon.loader import load_runnable, make  # noqa: PLC0415 - see above
+
     _search_current_folder()
     return make(load_runnable(path), path)
 

@@ -1,11 +1,12 @@
 """`natsctl get`: shows one object, the objects of a bucket, or the buckets."""
 
 import asyncio
+import math
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,7 +15,6 @@ import typer
 
 from natsctl.cli.arguments import KeysOption, SelectorOption
 from natsctl.cli.command import App, connected
-from natsctl.cli.history import message_at
 from natsctl.cli.output import (
     JSON,
     TABLE,
@@ -35,9 +35,7 @@ from natsctl.cli.output import (
     write_table,
     write_value,
 )
-from natsctl.cli.terminal import write_line, write_notice, write_text
-from natsctl.core.informer import Informer
-from natsctl.daemon.schemas import declared_columns, published_schemas
+from natsctl.cli.terminal import flush, write_line, write_notice, write_text
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message
@@ -48,13 +46,21 @@ from natsctl.jetstream.store import BucketStore, bucket_names
 from natsctl.model.schemas.field_paths import Columns, FieldPath
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Applied, Batch, Change, Listed
-from natsctl.operate.buckets import matches, open_bucket, selected
+from natsctl.operate.buckets import (
+    declared_columns,
+    matches,
+    message_at,
+    open_bucket,
+    published_schemas,
+    selected,
+)
 from natsctl.operate.entries import NONE, cells_of, described, described_raw, headings_of, object_in
 from natsctl.operate.names import parse_name
 
 app = App()
 
 SORTED_MAX = 10_000  # objects that are shown in the order of their keys
+PAGE, PAGE_S = 500, 0.1  # of more objects: those that are shown at once, and how long they wait
 KEYS_MAX = 5000  # of a bucket, up to which a similar key is suggested
 ADDED, UPDATED, DELETED = "added", "updated", "deleted"
 
@@ -165,7 +171,7 @@ async def _list(
 ) -> None:
     bucket, parsed = source.name, parse_format(output)
     in_parts = order is None and not isinstance(parsed, CustomColumns | JsonPath)
-    if in_parts and await source.count([pattern]) > SORTED_MAX:
+    if in_parts and await _size(source, pattern) > SORTED_MAX:
         await _stream(source, pattern, labels, output)
         return
     messages = await BucketStore(source, keys=pattern).listing()
@@ -181,38 +187,52 @@ async def _list(
         write_notice(f"bucket {bucket} is empty")
 
 
+async def _size(source: Bucket, pattern: str) -> int:
+    """Return the number of names; the server counts those of a pattern one by one."""
+    return (await source.state()).subjects if pattern == ">" else await source.count([pattern])
+
+
 async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -> None:
-    """Write the entries of a large bucket as they come; only their keys stay in memory."""
-    store, seen = BucketStore(source, keys=pattern), set[str]()
-    rows, last = _Rows(output, await _columns(source, output)), ""
-    async with store.read() as events:
-        async for event in events:
-            if isinstance(event, Listed):
-                break
-            states = event.states if isinstance(event, Batch) else []
-            states = [event.stored] if isinstance(event, Applied) else states
-            part = [
-                store.dated(stored)
-                for stored in states
-                if stored.key not in seen and matches(stored.value, labels)
-            ]
-            if not part:
-                continue
-            if output in (TABLE, WIDE):
-                rows.write([("", message) for message in part])
-            elif output == JSON:
-                for message in part:
-                    write_text(f"{last}," if last else "[")
-                    last = textwrap.indent(json_text(described_raw(source.name, message)), "  ")
-            else:
-                if seen and output == YAML:
-                    write_line("---")
-                write_entries(source.name, part, output)
-            seen.update(message.key for message in part)
+    """Write the entries of a large bucket as they come; only their keys stay in memory.
+
+    A table keeps the widths of its first page.
+    """
+    rows, last, some = _Rows(output, await _columns(source, output)), "", False
+    async for page in _pages(BucketStore(source, keys=pattern), labels):
+        if output in (TABLE, WIDE):
+            rows.write([("", message) for message in page])
+        elif output == JSON:
+            for message in page:
+                write_text(f"{last}," if last else "[")
+                last = textwrap.indent(json_text(described_raw(source.name, message)), "  ")
+        else:
+            if some and output == YAML:
+                write_line("---")
+            write_entries(source.name, page, output)
+        some = True
+        flush()
     if output == JSON:
         write_text(f"{last}\n]" if last else "[]")
-    elif not seen and output in (TABLE, WIDE):
+    elif not some and output in (TABLE, WIDE):
         write_notice(f"nothing in bucket {source.name} matches")
+
+
+async def _pages(store: BucketStore, labels: Selector) -> AsyncIterator[list[Message]]:
+    """Yield the entries that match, `PAGE` at once or as many as came in `PAGE_S` seconds."""
+    loop, page, due, seen = asyncio.get_running_loop(), list[Message](), math.inf, set[str]()
+    async with store.read() as events:
+        async for event in events:
+            states = event.states if isinstance(event, Batch) else []
+            for stored in [event.stored] if isinstance(event, Applied) else states:
+                if stored.key not in seen and matches(stored.value, labels):
+                    seen.add(stored.key)
+                    page.append(store.dated(stored))
+                    due = min(due, loop.time() + PAGE_S)
+            if page and (isinstance(event, Listed) or len(page) >= PAGE or loop.time() > due):
+                yield page
+                page, due = [], math.inf
+            if isinstance(event, Listed):
+                return
 
 
 async def _show(source: Bucket, key: str, revision: int | None, output: str) -> None:
@@ -251,6 +271,8 @@ async def _watch(
     source: Bucket, pattern: str, labels: Selector, output: str, *, once: bool
 ) -> None:
     """Write the objects as added, then their changes; with *once*, the objects only."""
+    from natsctl.core.informer import Informer  # noqa: PLC0415 - a third of a second
+
     store = BucketStore(source, keys=pattern)
     informer: Informer[Any] = Informer(store, store.kind)
     changes: asyncio.Queue[Change[Any]] = asyncio.Queue()

@@ -18,7 +18,7 @@ from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
 from natsctl.model.store import Store, Stored
-from natsctl.operate.buckets import existing_bucket, open_bucket
+from natsctl.operate.buckets import existing_bucket, message_at, open_bucket
 from natsctl.operate.desired import (
     desired_changes,
     desires_the_same,
@@ -167,19 +167,6 @@ async def _roll_back(
         )
     stored = await store.update(key, value, revision=current.revision)
     return Rewritten(stored, current.revision)
-
-
-def message_at(bucket: str, messages: Sequence[Message], key: str, revision: int) -> Message:
-    """Return the message of a key at a revision; raises `NotFoundError` if it isn't kept."""
-    if not messages:
-        raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
-    for message in messages:
-        if message.revision == revision:
-            return message
-    kept = ", ".join(str(message.revision) for message in messages)
-    raise NotFoundError(
-        f"{bucket}/{key} has no revision {revision}, or not any more: it has {kept}"
-    )
 
 
 def _value(current: Stored | None, message: Message, kinds: Kinds) -> bytes:

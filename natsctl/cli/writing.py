@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -28,7 +28,6 @@ from natsctl.cli.command import (
     report_error,
 )
 from natsctl.cli.output import TABLE, WIDE, OutputOption, duration, write_differences, write_result
-from natsctl.cli.plan import exit_with_plan, write_plan
 from natsctl.cli.schemas import Validate, ValidateOption, Validator
 from natsctl.cli.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.cli.values import (
@@ -46,15 +45,8 @@ from natsctl.cli.values import (
     write_ignored_notice,
 )
 from natsctl.cli.wait import until
-from natsctl.controller.slots import only_primary
 from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.compare_and_set import delete as delete_object
-from natsctl.core.explain import source_of
-from natsctl.core.plan.stores import Planned, planned
-from natsctl.core.sync import current_key
-from natsctl.daemon.kinds import cluster_for
-from natsctl.daemon.plan import MadePlan, make_plan
-from natsctl.daemon.schemas import published_schemas
 from natsctl.errors import (
     ConflictError,
     InvalidObjectError,
@@ -78,9 +70,13 @@ from natsctl.model.schemas.kind_schema import PublishedKind
 from natsctl.model.selectors import In, Selector
 from natsctl.model.store import Store, Stored
 from natsctl.model.write_guard import DRY_RUN
-from natsctl.operate.buckets import existing_bucket, selected
+from natsctl.operate.buckets import existing_bucket, published_schemas, selected
 from natsctl.operate.entries import object_in
 from natsctl.operate.names import Name, parse_name, parse_names
+
+if TYPE_CHECKING:
+    from natsctl.core.plan.stores import Planned
+    from natsctl.daemon.plan import MadePlan
 
 app = App()
 
@@ -97,7 +93,7 @@ class WriteTarget(msgspec.Struct, frozen=True):
 
     connection: Connection
     output: str = TABLE
-    plan: Planned | None = None
+    plan: "Planned | None" = None
 
     @property
     def note(self) -> str:
@@ -189,6 +185,8 @@ class DryRun(msgspec.Struct, frozen=True):
             if not self.shown:
                 yield WriteTarget(nats.connection)
                 return
+            from natsctl.core.plan.stores import planned  # noqa: PLC0415 - only for a dry run
+
             plan = planned(nats=nats, kube=None, key_of=lambda: "")
             target = WriteTarget(nats.connection, self.output, plan)
             yield target
@@ -197,12 +195,19 @@ class DryRun(msgspec.Struct, frozen=True):
             names = [f"{_bucket(action)}/{action.key}" for action in target.actions]
             write_result(change, self.output, names=names)
             if made is not None:
+                from natsctl.cli.plan import exit_with_plan, write_plan  # noqa: PLC0415 - likewise
+
                 if self.output in (TABLE, WIDE):
                     write_plan(made, self.output)
                 exit_with_plan(made.plan, exit_code=False)
 
-    async def _plan(self, plan: Planned, actions: Sequence[Action]) -> MadePlan:
+    async def _plan(self, plan: "Planned", actions: Sequence[Action]) -> "MadePlan":
         """Return what the controller would do after the changes of the command."""
+        from natsctl.controller.slots import only_primary  # noqa: PLC0415 - it loads a class
+        from natsctl.core.sync import current_key  # noqa: PLC0415 - likewise
+        from natsctl.daemon.kinds import cluster_for  # noqa: PLC0415 - likewise
+        from natsctl.daemon.plan import make_plan  # noqa: PLC0415 - likewise
+
         controller = load_controller(self.controller or "")
         primary = only_primary(type(controller)).kind
         bucket = primary.bucket if isinstance(primary, KvKind) else ""
@@ -288,7 +293,7 @@ async def put(
 
     async with run.writing() as target:
         store = await target.store(bucket, create=create_bucket)
-        bucket = source_of(store.kind)
+        bucket = getattr(store.kind, "bucket", bucket)  # of a kind, if one was named
         if not isinstance(new, bytes):
             validator = await Validator.of(target.connection, bucket, validate)
             version = validator.check(key, new)
@@ -588,7 +593,7 @@ async def _change_one(
     overwrite: bool,
 ) -> int:
     store = await target.store(name.bucket)
-    bucket = source_of(store.kind)
+    bucket = getattr(store.kind, "bucket", name.bucket)
 
     def change(current: Stored | None) -> bytes:
         if current is None:

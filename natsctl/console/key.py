@@ -19,7 +19,6 @@ from natsctl.console.answers import (
 from natsctl.console.keys import Keys
 from natsctl.core.tree import Branch
 from natsctl.daemon.messages import KeyExplanation, Verb
-from natsctl.daemon.schemas import published_schemas
 from natsctl.errors import (
     DECODE_ERRORS,
     ConflictError,
@@ -41,6 +40,7 @@ from natsctl.model.objects import Object
 from natsctl.model.plans.differences import Difference
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.absent import explained_without_daemon, known_controllers
+from natsctl.operate.buckets import published_schemas
 from natsctl.operate.desired import desired, restorable, with_reserved, with_stored_version
 from natsctl.operate.entries import object_in
 from natsctl.operate.fleet import Fleet

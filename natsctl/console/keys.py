@@ -12,12 +12,12 @@ import msgspec
 from natsctl.console.answers import Answer, masked_message
 from natsctl.console.overview import Overview, State, cause_of, states_of
 from natsctl.core.explain import PrimarySource
-from natsctl.daemon.schemas import declared_columns, published_schemas
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.feed import names
 from natsctl.model.schemas.field_paths import Columns
+from natsctl.operate.buckets import declared_columns, published_schemas
 from natsctl.operate.entries import cells_of, headings_of
 from natsctl.operate.problems import OldDaemonError
 from natsctl.operate.statuses import ControllerStatuses

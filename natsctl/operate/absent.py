@@ -23,7 +23,6 @@ from natsctl.daemon.messages import (
     KeyExplanation,
     with_past,
 )
-from natsctl.daemon.schemas import published_schemas
 from natsctl.errors import (
     NatsctlError,
     NotFoundError,
@@ -38,6 +37,7 @@ from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
 from natsctl.model.pause import Pause, parse_pause, pause_in
 from natsctl.model.readiness import conditions
+from natsctl.operate.buckets import published_schemas
 from natsctl.operate.entries import labels_of, object_in
 from natsctl.telemetry.hiding import hidden
 

@@ -1,18 +1,20 @@
-"""Finds the bucket that a user names, and the objects in it that labels select."""
+"""Finds the bucket that a user names, its published kinds, and the objects that labels select."""
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from natsctl.daemon.schemas import published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.errors import StoreError, StoreMissingError
+from natsctl.errors import NotFoundError, StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.feed import names as key_names
 from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import bucket_names
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
+from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
+from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema
 from natsctl.model.selectors import Selector
 from natsctl.operate.entries import labels_of, object_in
 
@@ -85,3 +87,51 @@ def selected(messages: Iterable[Message], selector: Selector) -> list[Message]:
 def matches(value: bytes, selector: Selector) -> bool:
     """Return whether the labels of the object in a value match."""
     return not selector.requirements or selector.matches(labels_of(object_in(value)))
+
+
+async def published_schemas(connection: Connection, bucket: str = "*") -> list[KindSchema]:
+    """Return the schemas of the kinds of a bucket, by default of all buckets, sorted by kind.
+
+    Returns none if no daemon has published one. A schema that cannot be read is left out. Raises
+    `PermissionDeniedError` if the user may not read the bucket `natsctl`, and other `StoreError`s.
+    """
+    records = Bucket(connection, SCHEMAS.bucket)
+    try:
+        keys = await key_names(records, f"{PREFIX}.*.{bucket}")
+        messages = await records.newest(keys)
+    except StoreMissingError:
+        return []
+    schemas = (KindSchema.parse(message.value) for message in messages if not message.marker)
+    return sorted((schema for schema in schemas if schema is not None), key=lambda s: s.kind)
+
+
+async def declared_columns(connection: Connection, bucket: str) -> Columns:
+    """Return the columns of a bucket's kinds, of the most important kind first.
+
+    Returns none if the schemas cannot be read. A column that is not valid is left out.
+    """
+    try:
+        schemas = await published_schemas(connection, bucket)
+    except StoreError:  # a table without these columns is better than none
+        return {}
+    columns: dict[str, FieldPath] = {}
+    for schema in sorted(schemas, key=lambda schema: schema.rank, reverse=True):
+        try:
+            parsed = parse_columns(schema.columns)
+        except UsageError:
+            continue
+        columns = {**parsed, **columns}
+    return columns
+
+
+def message_at(bucket: str, messages: Sequence[Message], key: str, revision: int) -> Message:
+    """Return the message of a key at a revision; raises `NotFoundError` if it isn't kept."""
+    if not messages:
+        raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
+    for message in messages:
+        if message.revision == revision:
+            return message
+    kept = ", ".join(str(message.revision) for message in messages)
+    raise NotFoundError(
+        f"{bucket}/{key} has no revision {revision}, or not any more: it has {kept}"
+    )

@@ -14,7 +14,7 @@ from natsctl import NatsOptions, Operator, connect
 from natsctl.core.failing import failing_prefix
 from natsctl.daemon.messages import KeyExplanation
 from natsctl.daemon.nats_permissions import nats_configuration
-from natsctl.daemon.schemas import published_schemas, publishing
+from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.settings import Settings
 from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket
@@ -23,6 +23,7 @@ from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
+from natsctl.operate.buckets import published_schemas
 from natsctl.operate.pauses import (
     pause_controller,
     pause_object,
