@@ -1,4 +1,4 @@
-"""Records in NATS which keys of a controller fail, since when, and why.
+"""Knows which keys of a controller fail, since when and why, and records it in NATS.
 
 A failure that lasts has the record `controllers.NAME.failing.KEY`. It outlives the process: the
 next one knows at once which keys fail and since when, and you see them while no process runs.
@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 import msgspec
 
@@ -31,6 +32,7 @@ PACE_S = 0.005  # between two records, so that writes of objects come first
 RETRY_S = 5.0
 CLOSE_S = 1.0  # how long a stop may take to write the last records
 KEPT_MAX = 10_000  # records of a controller; further failures start over with the process
+FAILING_MAX = 200_000  # failing keys that are known
 ERROR_MAX = 500  # characters
 
 
@@ -54,56 +56,108 @@ def failure_in(value: bytes) -> LastingFailure | None:
         return None
 
 
-class FailingRecords:
-    """The records of one controller, as a watch shows them and as this process writes them.
+Facts: TypeAlias = tuple[str, float, float, int | None, str, int, int, int]
+"""A sync as it's kept: the fields of a `SyncRecord`, with seconds since 1970 as its start.
 
-    `recorded` has the failures of all processes by key. A key is only written or deleted after this
-    process has synced it.
+A tuple takes a third of the time of a struct; a record is made of it when somebody looks at it.
+"""
+
+
+class FailingKey(msgspec.Struct, gc=False):
+    """What's known of a key that fails, or whose record has to be deleted.
+
+    Attributes:
+        failure: since when, and the last error; None if it's over and the record has to go.
+        sync: the last failed sync in this process; None if another process has failed.
+        handler: whose failure it is.
+        stored: the record, as the watch has shown it or this process has written it.
+    """
+
+    failure: LastingFailure | None
+    sync: Facts | None = None
+    handler: str = ""
+    stored: Stored | None = None
+
+
+class FailingKeys:
+    """The keys of one controller that fail, in this process or by their records.
+
+    A key fails until a sync of it succeeds. At most `FAILING_MAX` keys are known, those that failed
+    last. A record is only written or deleted after this process has synced its key, or if the
+    object is gone.
     """
 
     def __init__(self, controller: str) -> None:
         self.prefix = failing_prefix(controller)
-        self.recorded: dict[str, LastingFailure] = {}
         self.follows = False  # whether there is a store for the records
-        self._stored: dict[str, Stored] = {}
-        self._unwritten: dict[str, _Unwritten] = {}
+        self.keys: dict[str, FailingKey] = {}  # to look at
+        self._unwritten: dict[str, float] = {}  # and the loop time at which each is written
+        self._records = 0
         self._wake = asyncio.Event()
 
-    def failed(self, key: str, failure: LastingFailure) -> None:
-        """Note that a sync of the key failed in this process."""
-        before = self._unwritten.get(key)
-        if not self.follows or (before is None and len(self._unwritten) >= KEPT_MAX):
-            return
-        due = asyncio.get_running_loop().time() + SETTLE_S if before is None else before.due
-        error = shortened(failure.error, ERROR_MAX)
-        self._unwritten[key] = _Unwritten(due, LastingFailure(failure.since_s, error))
-        self._wake.set()
+    def known(self, has: Callable[[str], bool] = lambda _: True) -> dict[str, LastingFailure]:
+        """Return the failure of each failing key that this process *has*, synced here or not."""
+        keys = self.keys.items()
+        return {key: state.failure for key, state in keys if state.failure is not None and has(key)}
 
-    def over(self, key: str) -> None:
-        """Note that the key does not fail any more."""
-        self._unwritten.pop(key, None)
-        if self.recorded.pop(key, None) is not None and self.follows:
-            self._unwritten[key] = _Unwritten(0.0, None)
+    def failed(self, key: str, sync: Facts, handler: str = "") -> None:
+        """Note that a sync of the key failed in this process."""
+        state = self.keys.pop(key, None) or FailingKey(None)
+        since_s = sync[1] if state.failure is None else state.failure.since_s
+        state.failure, state.sync = LastingFailure(since_s, sync[4]), sync
+        state.handler = handler
+        self.keys[key] = state  # the newest
+        if len(self.keys) > FAILING_MAX:
+            self._forget(next(iter(self.keys)))
+        if self.follows and (key in self._unwritten or len(self._unwritten) < KEPT_MAX):
+            self._unwritten.setdefault(key, asyncio.get_running_loop().time() + SETTLE_S)
             self._wake.set()
 
+    def recovered(self, key: str, handler: str) -> None:
+        """Note that a sync succeeded: the key doesn't fail, unless another handler has failed."""
+        state = self.keys.get(key)
+        if state is not None and (state.sync is None or state.handler == handler):
+            self._over(key, state)
+
     def keep_only(self, exists: Callable[[str], bool]) -> None:
-        """Forget the keys that do not exist any more: nothing will sync them."""
-        for key in [key for key in self.recorded if not exists(key)]:
-            self.over(key)
+        """Forget the failures of earlier processes for keys that nothing will sync."""
+        for key, state in list(self.keys.items()):
+            if state.sync is None and not exists(key):
+                self._over(key, state)
+
+    def _over(self, key: str, state: FailingKey) -> None:
+        state.failure = state.sync = None
+        if state.stored is None or not self.follows:
+            self._forget(key)
+        else:
+            self._unwritten[key] = 0.0
+            self._wake.set()
+
+    def _forget(self, key: str) -> None:
+        self._set_record(self.keys.pop(key), None)
+        self._unwritten.pop(key, None)
+
+    def _set_record(self, state: FailingKey, stored: Stored | None) -> None:
+        self._records += (stored is not None) - (state.stored is not None)
+        state.stored = stored
 
     def observe(self, name: str, stored: Stored | None) -> None:
         """Note a record as the watch shows it; None if it was deleted."""
         key = name.removeprefix(self.prefix)
-        failure = None if stored is None else failure_in(stored.value)
+        failure, state = None if stored is None else failure_in(stored.value), self.keys.get(key)
         if stored is None or failure is None:
-            self._stored.pop(key, None)
-            self.recorded.pop(key, None)
+            if state is not None and state.sync is None:
+                self._forget(key)
+            elif state is not None:
+                self._set_record(state, None)
             return
-        known, unwritten = self._stored.get(key), self._unwritten.get(key)
-        if known is None or known.revision < stored.revision:
-            self._stored[key] = stored
-            if unwritten is None or unwritten.failure is not None:
-                self.recorded[key] = failure
+        if state is None:
+            state = self.keys[key] = FailingKey(failure)
+        elif state.stored is not None and state.stored.revision >= stored.revision:
+            return
+        elif state.sync is None and state.failure is not None:
+            state.failure = failure
+        self._set_record(state, stored)
 
     async def write(self, store: Store) -> None:
         """Write the records that have to change, each once it is settled."""
@@ -112,7 +166,7 @@ class FailingRecords:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                first = min((unwritten.due for unwritten in self._unwritten.values()), default=0.0)
+                first = min(self._unwritten.values(), default=0.0)
                 await asyncio.sleep(max(0.0, first - loop.time()))
                 if not await self._try_write(store, until=loop.time()):
                     await asyncio.sleep(RETRY_S)
@@ -134,11 +188,13 @@ class FailingRecords:
 
         Raises `PermissionDeniedError`.
         """
-        for key, unwritten in list(self._unwritten.items()):
-            if unwritten.due > until or self._unwritten.get(key) is not unwritten:
+        for key, due in list(self._unwritten.items()):
+            state = self.keys.get(key)
+            if state is None or due > until or key not in self._unwritten:
                 continue
+            failure = state.failure
             try:
-                await self._write_one(store, key, unwritten.failure)
+                await self._write_one(store, key, state)
             except PermissionDeniedError:
                 raise
             except (NotFoundError, ConflictError, InvalidKeyError):
@@ -146,36 +202,33 @@ class FailingRecords:
             except StoreError as error:
                 log.debug("cannot record a failing key", key=key, error=error)
                 return False
-            if self._unwritten.get(key) is unwritten:
-                del self._unwritten[key]
-            elif key not in self._unwritten:
-                self.over(key)  # it recovered during the write
+            now = self.keys.get(key)
+            if now is not None and key not in self._unwritten:
+                self._over(key, now)  # it recovered during the write
+            elif now is not None and now.failure is None and failure is None:
+                self._forget(key)
+            elif now is None or now.failure is failure:
+                self._unwritten.pop(key, None)
             if until < math.inf:
                 await asyncio.sleep(PACE_S)
         return True
 
-    async def _write_one(self, store: Store, key: str, failure: LastingFailure | None) -> None:
-        name = self.prefix + key
+    async def _write_one(self, store: Store, key: str, state: FailingKey) -> None:
+        name, failure, seen = self.prefix + key, state.failure, state.stored
         if failure is None:
-            self._stored.pop(key, None)
             await store.delete(name)
+            self._set_record(state, None)
             return
-        if self.recorded.get(key) == failure:
+        error = shortened(failure.error, ERROR_MAX)
+        if seen is None and self._records >= KEPT_MAX:
             return
-        if key not in self.recorded and len(self.recorded) >= KEPT_MAX:
+        if seen is not None and failure_in(seen.value) == LastingFailure(failure.since_s, error):
             return
 
         def change(current: Stored | None) -> bytes:
             known = None if current is None else failure_in(current.value)
             since_s = failure.since_s if known is None else min(known.since_s, failure.since_s)
-            return msgspec.json.encode(LastingFailure(since_s, failure.error))
+            return msgspec.json.encode(LastingFailure(since_s, error))
 
-        seen = self._stored.get(key) or await read(store, name)
+        seen = seen or await read(store, name)
         self.observe(name, (await rewrite(store, name, change, seen=seen)).stored)
-
-
-class _Unwritten(msgspec.Struct, frozen=True, gc=False):
-    """A record to write, or to delete without a failure, at this loop time."""
-
-    due: float
-    failure: LastingFailure | None

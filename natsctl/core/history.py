@@ -12,12 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from natsctl.core.environment import planning
-from natsctl.core.failing import FailingRecords, LastingFailure
+from natsctl.core.failing import Facts, FailingKeys
 from natsctl.core.record.document import Delivery
 from natsctl.core.record.recordings import KeptSync, Recordings, frames_of
 from natsctl.core.sync import Sync
@@ -78,7 +78,6 @@ class HandlerFailures:
 
 KEYS_MAX = 10_000
 RECORDS_MAX = 5  # per key
-FAILING_MAX = 200_000
 
 
 class SyncRecord(msgspec.Struct, frozen=True, gc=False):
@@ -105,13 +104,6 @@ class SyncRecord(msgspec.Struct, frozen=True, gc=False):
     deleted: int
 
 
-Facts: TypeAlias = tuple[str, float, float, int | None, str, int, int, int]
-"""A sync as it's kept: the fields of a `SyncRecord`, with seconds since 1970 as its start.
-
-A tuple takes a third of the time of a struct; a record is made of it when somebody looks at it.
-"""
-
-
 def _record(facts: Facts) -> SyncRecord:
     return SyncRecord(facts[0], datetime.fromtimestamp(facts[1], UTC), *facts[2:])
 
@@ -119,22 +111,19 @@ def _record(facts: Facts) -> SyncRecord:
 class Journal:
     """Remembers the last `RECORDS_MAX` syncs of at least the `KEYS_MAX` keys that were synced last.
 
-    It also remembers the failed sync of the `FAILING_MAX` keys that failed last. A key fails until
-    a sync succeeds: one that only asks for a delay does not end that. A key that failed in an
-    earlier process fails since then, as its record says.
+    The last sync of a key that fails is remembered with its failure. A key fails until a sync
+    succeeds: one that only asks for a delay does not end that.
 
     The keys are in two tables. When the one in use is full, it replaces the other one: that takes
     less time for each sync than a single table in the order of the syncs.
     """
 
-    def __init__(self, records: FailingRecords | None = None) -> None:
+    def __init__(self, failing: FailingKeys | None = None) -> None:
         self.syncs = 0
         self.failures = 0
+        self.failing = FailingKeys("") if failing is None else failing
         self._newer: dict[str, tuple[Facts, ...]] = {}
         self._older: dict[str, tuple[Facts, ...]] = {}
-        self._failing: OrderedDict[str, _Failing] = OrderedDict()
-        self._records = FailingRecords("") if records is None else records
-        self._recorded = self._records.recorded
 
     def add(self, key: str, sync: Facts, *, delayed: bool = False, handler: str = "") -> None:
         """Record a sync; *delayed* if it raised `RetryAfter` or was cancelled.
@@ -144,9 +133,10 @@ class Journal:
         self.syncs += 1
         error = sync[4]
         if error and not delayed:
-            self._add_failure(key, sync, handler)
-        elif (self._failing or self._recorded) and not delayed:
-            self._recovered(key, handler)
+            self.failures += 1
+            self.failing.failed(key, sync, handler)
+        elif self.failing.keys and not delayed:
+            self.failing.recovered(key, handler)
         newer = self._newer
         before = newer.get(key) or self._older.pop(key, None)
         if before is not None:
@@ -156,65 +146,19 @@ class Journal:
         if len(newer) >= KEYS_MAX:
             self._older, self._newer = newer, {}
 
-    def _add_failure(self, key: str, sync: Facts, handler: str) -> None:
-        self.failures += 1
-        before = self._failing.pop(key, None) or self._recorded.get(key)
-        since_s = sync[1] if before is None else before.since_s
-        self._failing[key] = _Failing(since_s, sync, handler)
-        self._records.failed(key, LastingFailure(since_s, sync[4]))
-        if len(self._failing) > FAILING_MAX:
-            self._failing.popitem(last=False)
-
-    def _recovered(self, key: str, handler: str) -> None:
-        failing = self._failing.get(key)
-        if failing is None or failing.handler == handler:
-            self._failing.pop(key, None)
-            self._records.over(key)
-
     def last_syncs(self, key: str) -> list[SyncRecord]:
         """Return the recorded syncs of the key, oldest first."""
         syncs = self._newer.get(key) or self._older.get(key)
         if syncs is None:
-            failed = self._failing.get(key)
-            syncs = () if failed is None else (failed.sync,)
+            failed = self.failing.keys.get(key)
+            syncs = () if failed is None or failed.sync is None else (failed.sync,)
         return [_record(sync) for sync in syncs]
-
-    def failing(self) -> dict[str, str]:
-        """Return the error of each failing key."""
-        return {key: failure.error for key, failure in self.known_failures().items()}
-
-    def known_failures(
-        self, has: Callable[[str], bool] = lambda _: True
-    ) -> dict[str, LastingFailure]:
-        """Return the failure of each failing key that this process *has*.
-
-        These include the keys that failed in an earlier process and that this one hasn't synced.
-        """
-        own = self._failing.items()
-        failing = {
-            key: LastingFailure(known.since_s, known.sync[4]) for key, known in own if has(key)
-        }
-        for key, failure in self._recorded.items():
-            if key not in failing and has(key):
-                failing[key] = failure
-        return failing
 
     def failing_since(self, key: str) -> datetime | None:
         """Return since when the key fails; None if it does not."""
-        failing = self._failing.get(key) or self._recorded.get(key)
-        return None if failing is None else datetime.fromtimestamp(failing.since_s, UTC)
-
-    def forget_missing(self, exists: Callable[[str], bool]) -> None:
-        """Forget the failures of earlier processes for keys without an object."""
-        self._records.keep_only(lambda key: key in self._failing or exists(key))
-
-
-class _Failing(msgspec.Struct, frozen=True, gc=False):
-    """A key that failed in this process: since when, its last sync, and whose failure it is."""
-
-    since_s: float
-    sync: Facts
-    handler: str
+        state = self.failing.keys.get(key)
+        failure = None if state is None else state.failure
+        return None if failure is None else datetime.fromtimestamp(failure.since_s, UTC)
 
 
 log = get_logger(__name__)
@@ -247,7 +191,7 @@ class SyncHistory:
     Args:
         controller: the name of the controller.
         failed: the log line of a failed sync.
-        records: keeps which keys fail beyond the process; None keeps it only here.
+        failing: keeps which keys fail beyond the process; None keeps it only here.
     """
 
     def __init__(
@@ -255,10 +199,10 @@ class SyncHistory:
         controller: str,
         *,
         failed: str = "sync failed",
-        records: FailingRecords | None = None,
+        failing: FailingKeys | None = None,
     ) -> None:
         self.controller = controller
-        self.journal = Journal(records)
+        self.journal = Journal(failing)
         self.recorders: Sequence[Recorder] = ()
         self.recorder: Recordings | None = None
         self.regarding: Callable[[str], Sequence[Reference]] = lambda _: ()

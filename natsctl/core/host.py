@@ -80,7 +80,7 @@ class Host:
         self.name = name
         self.queues = queues
         self.pausing = Pausing(name)
-        self.history = SyncHistory(name, failed=failed, records=self.pausing.failing)
+        self.history = SyncHistory(name, failed=failed, failing=self.pausing.failing)
         self.journal = self.history.journal
         self.synced = asyncio.Event()  # every table is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
@@ -137,7 +137,7 @@ class Host:
                 raise
             tables = [informer.table for informer in self.primaries]
             await self.pausing.listed.wait()
-            self.journal.forget_missing(lambda key: any(key in table for table in tables))
+            self.journal.failing.keep_only(lambda key: any(key in table for table in tables))
             self.synced.set()
             if self.primaries:
                 count = sum(len(informer.table) for informer in self.primaries)

@@ -84,7 +84,7 @@ class SyncLoop(Generic[K]):
         self.counters = SyncCounters()
         self._pausing = Pausing("") if pausing is None else pausing
         self.own = OwnKeys(self.queue.closed, self._released)
-        self.paused = self._pausing.keys(self._has)
+        self.paused = self._pausing.keys(self.queue, self._has)
         self._handler = handler
         self.start: Start[K] = self._start
         self._context = log_context()
@@ -156,7 +156,6 @@ class SyncLoop(Generic[K]):
         if self.own.leadership is not None and not self.own.leadership.mask:
             self.queue.feed_no_more()
         await self.queue.keep(holds)
-        await self.paused.keep(holds)
         if self._listener is not None:
             await self._listener.lost(holds)
 

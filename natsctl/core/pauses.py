@@ -14,17 +14,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from natsctl.core.environment import environment
-from natsctl.core.failing import FailingRecords
+from natsctl.core.failing import FailingKeys
 from natsctl.core.informer import Informer
 from natsctl.core.quarantine import ClaimedKeys, CrashRecords, Deaths, Quarantine
 from natsctl.core.table import is_read
 from natsctl.core.task_group import together
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.pause import MARK, Pause, parse_pause, pause_in
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Change, Store, Stored, Stores
-from natsctl.slices import retain
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -75,14 +75,18 @@ class PausedKeys:
     """The paused keys of one sync loop, which syncs the keys that it *holds*."""
 
     def __init__(
-        self, quarantine: Quarantine | None = None, *, holds: Callable[[str], bool] = lambda _: True
+        self,
+        queue: WorkQueue[Any],
+        quarantine: Quarantine | None = None,
+        *,
+        holds: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.pauses: dict[str, Pause] = {}  # by paused key, also of deleted objects
         self.quarantine = Quarantine() if quarantine is None else quarantine
+        self._queue = queue
         self._holds = holds
         self._informers: Sequence[Informer[Any]] = ()
         self._outlast = False  # whether pauses outlast the objects
-        self._pending: set[str] = set()  # paused keys whose sync was held back
         self._on_paused: list[OnPaused] = []
         self._on_resumed: list[OnResumed] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -127,12 +131,13 @@ class PausedKeys:
         """Return whether the key may not be synced, and remember that a sync was held back."""
         if self.reason(key) is None:
             return False
-        self._pending.add(key)
+        self._queue.note(key).held_back = True
         return True
 
     def is_pending(self, key: str) -> bool:
         """Return whether a sync of the paused key was held back."""
-        return key in self._pending
+        noted = self._queue.noted(key)
+        return noted is not None and noted.held_back
 
     # ---- what changes it
 
@@ -174,10 +179,6 @@ class PausedKeys:
             self._set(key, pause_in(states[-1].value), notify=False)
         return key in self.pauses
 
-    async def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the held back syncs of keys that are not *wanted*: another process syncs them."""
-        await retain(self._pending, wanted, self._pending.discard)
-
     def forget_unread(self) -> None:
         """Forget the pauses of objects whose values this process does not keep any more.
 
@@ -191,8 +192,17 @@ class PausedKeys:
 
     def _forget(self, key: str) -> None:
         self.pauses.pop(key, None)
-        self._pending.discard(key)
         self.quarantine.quarantined.pop(key, None)
+        self._answer(key)
+
+    def _answer(self, key: str) -> bool:
+        """Forget that a sync was held back; return whether one was."""
+        noted = self._queue.noted(key)
+        if noted is None or not noted.held_back:
+            return False
+        noted.held_back = False
+        self._queue.tidy(key)
+        return True
 
     def _set(self, key: str, pause: Pause | None, *, notify: bool) -> None:
         """Pause or resume the key; a pause that has ended resumes it."""
@@ -207,8 +217,7 @@ class PausedKeys:
                     on_paused(key, pause)
         elif before is not None:
             del self.pauses[key]
-            pending = key in self._pending
-            self._pending.discard(key)
+            pending = self._answer(key)
             for on_resumed in self._on_resumed:
                 on_resumed(key, before, pending)
 
@@ -237,7 +246,7 @@ class Pausing:
     def __init__(self, controller: str) -> None:
         self.controller = controller
         self.claims = environment().claims or ClaimedKeys()
-        self.failing = FailingRecords(controller)
+        self.failing = FailingKeys(controller)
         self.whole: Pause | None = None
         self.listed = asyncio.Event()  # the records are known, or not followed
         self.listed.set()
@@ -251,9 +260,9 @@ class Pausing:
         self._timer: asyncio.TimerHandle | None = None
         self._clock = Clock()
 
-    def keys(self, holds: Callable[[str], bool]) -> PausedKeys:
+    def keys(self, queue: WorkQueue[Any], holds: Callable[[str], bool]) -> PausedKeys:
         """Return the paused keys of one more sync loop, which syncs the keys that it *holds*."""
-        paused = PausedKeys(self._crashes.quarantine(holds), holds=holds)
+        paused = PausedKeys(queue, self._crashes.quarantine(holds), holds=holds)
         paused.listen(self._resumed, self._paused)
         self._keys.append(paused)
         return paused

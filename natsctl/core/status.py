@@ -55,7 +55,7 @@ def health_of(
 
     A controller that knows better than its journal which keys fail names their *errors*.
     """
-    failing = host.journal.known_failures(has)
+    failing = host.journal.failing.known(has)
     if errors is not None:
         now = time.time()
         failing = {

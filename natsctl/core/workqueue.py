@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from enum import IntEnum, StrEnum
 from heapq import heapify, heappop, heappush, merge
-from itertools import count
+from itertools import chain, count, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -128,6 +128,7 @@ class Trouble(msgspec.Struct, gc=False):
         failed: the state for which the key failed permanently.
         missing: the incarnation of the bucket that lacks the object, as garbage collection found.
         skipped: whether the key was skipped because its object is invalid.
+        held_back: whether a sync of the paused key was held back.
     """
 
     failures: int = 0
@@ -137,6 +138,7 @@ class Trouble(msgspec.Struct, gc=False):
     failed: Stored | None = None
     missing: str = ""
     skipped: bool = False
+    held_back: bool = False
 
     @property
     def at(self) -> float:
@@ -153,7 +155,7 @@ class Trouble(msgspec.Struct, gc=False):
     @property
     def says_nothing(self) -> bool:
         """True if there is neither a failure nor a request nor a note."""
-        noted = self.last or self.failed or self.missing or self.skipped
+        noted = self.last or self.failed or self.missing or self.skipped or self.held_back
         return not (self.failures or self.asked or self.retry or noted)
 
 
@@ -404,20 +406,26 @@ class WorkQueue(Generic[K]):
     def hasten_retries(self) -> None:
         """Clear the failures of all keys that wait for a retry, and retry them now.
 
-        A token bucket still limits the rate.
+        A token bucket still limits the rate. Other callbacks run in between if many keys wait.
         """
-        waiting = [key for key, work in self.works.items() if _retries(work)]
-        self.feed(waiting, self._hasten)
+        timers = tuple(
+            self._timers
+        )  # of all waiting keys, not of the ready ones, which may be many
+        self._hasten(chain(tuple(self._claimed.values()), (timer[2] for timer in timers)))
 
-    def _hasten(self, key: K) -> None:
-        if key in self.works:
-            now = self.now()
-            work, trouble = self._troubled(key, now)
-            if trouble.retry is not None:
+    def _hasten(self, works: Iterator[Work[K]]) -> None:
+        batch = () if self._shut_down else tuple(islice(works, _BATCH))
+        for work in batch:
+            trouble = work.trouble
+            is_known = self.works.get(work.key) is work
+            if is_known and trouble is not None and trouble.retry is not None:
+                now, priority = self.now(), trouble.retry.priority
                 delay_s = 0.0 if self._bucket is None else self._bucket.take()
-                request = Asked(now + delay_s, trouble.retry.priority, None)
-                trouble.failures, trouble.retry = 0, _sooner(trouble.retry, request)
+                trouble.failures = 0
+                trouble.retry = _sooner(trouble.retry, Asked(now + delay_s, priority, None))
                 self._replace(work, trouble, now)
+        if batch:
+            asyncio.get_running_loop().call_soon(self._hasten, works)
 
     # ---- take
 

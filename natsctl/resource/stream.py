@@ -201,7 +201,7 @@ class Subscription(Generic[T]):
         self._queue = WorkQueue[str](limiter=limiter, bucket=bucket)
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
         self._table: Table[T] | None = None  # None until there is an informer
-        self._paused = PausedKeys()
+        self._paused = PausedKeys(self._queue)
         self._paused.listen(self._resumed)
         self._following = ExitStack()
         self._failures = HandlerFailures(log)

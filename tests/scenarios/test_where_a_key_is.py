@@ -13,7 +13,7 @@ from natsctl import Controller, ControllerRuntime, Object, PermanentError, kv, p
 from natsctl.testing import MemoryStores
 
 NEEDLE = "needle-in-a-haystack"
-CONTAINERS_MAX = 16
+CONTAINERS_MAX = 15
 OTHERS = ("natsctl.testing", "natsctl.core.sync")  # of the test, and of a sync while it runs
 
 
