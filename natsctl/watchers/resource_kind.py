@@ -304,7 +304,7 @@ class ResourceKind:
             return
         try:
             if pending.changes:
-                await self._deliver_next(key, pending)
+                await self._deliver_next(pending)
             else:
                 await self._make_retries(pending)
         except Exception as error:
@@ -333,19 +333,12 @@ class ResourceKind:
             elif retry.due <= _now() + EARLY_S:
                 await self._call(pending, retry.registration, retry.changes, retry.failures)
 
-    async def _deliver_next(self, key: str, pending: Pending) -> None:
+    async def _deliver_next(self, pending: Pending) -> None:
         change, targets = pending.changes.popleft()
         self._change_count -= 1
-        for number, registration in enumerate(targets, 1):
-            if registration not in self.registrations:
-                continue
-            try:
+        for registration in targets:
+            if registration in self.registrations:
                 await self._deliver(pending, registration, change)
-            except asyncio.CancelledError:  # the other watchers get the change later
-                if self._pending.get(key) is pending:
-                    pending.changes.appendleft((change, targets[number:]))
-                    self._change_count += 1
-                raise
 
     async def _deliver(
         self, pending: Pending, registration: Registration, change: ObjectChange

@@ -31,6 +31,8 @@ from tests.support.controllers.app_controller import (
     put,
 )
 
+RECORDS = kv(bytes, bucket="natsctl")
+
 
 def part(text: str) -> Part:
     return Part(spec=PartSpec(text))
@@ -233,6 +235,14 @@ async def test_a_paused_key_is_held_back_with_the_reason(client: AppClient) -> N
     (key_plan,) = planned.keys.values()
     assert (key_plan.held_back, key_plan.actions) == ("paused by ann: waits for a disk", ())
     assert planned.summary.held_back == 1
+
+
+async def test_the_plan_of_a_paused_controller_shows_what_it_would_do(client: AppClient) -> None:
+    await client.app("shop", parts=("a",))
+    await put(client.stores.store(RECORDS), "controllers.apps.paused", b"an upgrade")
+    planned = await plan_of(client)
+    assert ("shop", "create", "shop.a") in signs(planned)
+    assert planned.keys["shop"].held_back is msgspec.UNSET
 
 
 async def test_a_plan_without_held_back_keys_does_not_mention_them(client: AppClient) -> None:

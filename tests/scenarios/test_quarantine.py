@@ -237,6 +237,31 @@ async def test_a_sync_that_takes_long_delays_suspects_and_not_the_others(
         await harness.run_until(lambda: set(SUSPECTS) <= set(controller.syncs))
 
 
+async def test_a_suspect_that_is_paused_while_it_waits_to_be_alone_is_not_synced(
+    directory: Path,
+) -> None:
+    class Slow(Watched):
+        name = "apps"
+
+        async def sync_handler(self, key: str) -> float | None:
+            if key == "app7":
+                await asyncio.sleep(3)
+            return await super().sync_handler(key)
+
+    stores = await prepared(*KEYS)
+    die(directory, *SUSPECTS)
+    controller, apps = Slow(), stores.store(APPS)
+    async with running(controller, stores=stores) as harness:
+        await harness.run_for(2.5)  # the first suspect waits for app7
+        for key in SUSPECTS:
+            await edit(apps, key, "metadata", "annotations", "natsctl.io/paused", to="true")
+        await harness.run_for(60)
+        assert set(controller.syncs) == set(KEYS) - set(SUSPECTS)
+        for key in SUSPECTS:
+            await edit(apps, key, "metadata", "annotations", "natsctl.io/paused", to=None)
+        await harness.run_until(lambda: set(SUSPECTS) <= set(controller.syncs))
+
+
 # ---- the files of claimed keys
 
 

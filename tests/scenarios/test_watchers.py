@@ -56,6 +56,21 @@ def now() -> float:
 
 
 class TestCalls:
+    async def test_a_watcher_that_cancels_its_own_call_takes_no_change_from_the_others(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        calls: list[str] = []
+        first, second = RecordingWatcher("first", calls), RecordingWatcher("second", calls)
+        first.failures, first.error = 1, asyncio.CancelledError  # type: ignore[assignment]
+        async with running(controller(first, second), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(60)
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(60)
+        assert calls[0] == "first add athens one fails"
+        assert sorted(calls[1:3]) == ["first add athens one", "second add athens one"]
+        assert calls[3:] == ["first update athens one two", "second update athens one two"]
+
     async def test_changes_of_an_object_are_merged_if_too_many_wait(
         self, stores: MemoryStores, sites: MemoryStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -321,6 +321,21 @@ class TestGracePeriod:
         await second_process.settle()
         assert play.cloud.created == ["a"]
 
+    async def test_the_creation_of_another_reconciler_has_a_grace_period_of_its_own(
+        self, play: Play
+    ) -> None:
+        play.cloud.appears_after_s = 3600
+        await play.put()
+        for _ in range(2):
+            await play.reconcile()
+        await asyncio.sleep(36)
+        second_process = Play(store=play.store, records=play.records, cloud=play.cloud)
+        await second_process.reconcile()
+        assert play.cloud.created == ["a", "a"]
+        await asyncio.sleep(4)
+        await play.reconcile()
+        assert play.cloud.created == ["a", "a"]
+
     async def test_an_object_deleted_within_the_grace_period_waits_for_its_resource(
         self, play: Play
     ) -> None:
