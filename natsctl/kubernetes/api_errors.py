@@ -5,7 +5,6 @@ The body of such a response is a `metav1.Status` in JSON, or plain text from a p
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -97,25 +96,23 @@ def request_span(method: str, server: str, path: str, info: Callable[[], Request
 
     Source: OpenTelemetry's semantic conventions for HTTP clients and for Kubernetes.
     """
-    return call_span(partial(_attributes, method, server, path, info))
 
+    def attributes() -> tuple[str, Attributes]:
+        request, url = info(), urlsplit(server)
+        namespace = {"k8s.namespace.name": request.namespace} if request.namespace else {}
+        return f"{method} {request.resource}".rstrip(), {
+            "http.request.method": method,
+            "url.full": f"{server}{path}",
+            "server.address": url.hostname or "",
+            "server.port": url.port or (443 if url.scheme == "https" else 80),
+            "natsctl.kube.verb": request.verb,
+            "natsctl.kube.group": request.group,
+            "natsctl.kube.resource": request.resource,
+            "natsctl.kube.name": request.name,
+            **namespace,
+        }
 
-def _attributes(
-    method: str, server: str, path: str, info: Callable[[], RequestInfo]
-) -> tuple[str, Attributes]:
-    request, url = info(), urlsplit(server)
-    namespace = {"k8s.namespace.name": request.namespace} if request.namespace else {}
-    return f"{method} {request.resource}".rstrip(), {
-        "http.request.method": method,
-        "url.full": f"{server}{path}",
-        "server.address": url.hostname or "",
-        "server.port": url.port or (443 if url.scheme == "https" else 80),
-        "natsctl.kube.verb": request.verb,
-        "natsctl.kube.group": request.group,
-        "natsctl.kube.resource": request.resource,
-        "natsctl.kube.name": request.name,
-        **namespace,
-    }
+    return call_span(attributes)
 
 
 TEXT_MAX = 500  # characters of the server's message in an error

@@ -3,8 +3,6 @@
 Field managers: https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 """
 
-from collections.abc import Awaitable, Sequence
-
 import msgspec
 
 from natsctl.errors import (
@@ -25,7 +23,10 @@ from natsctl.model.store import Stored
 
 JSON_PATCH = "application/json-patch+json"
 
-_APPLY = "Apply"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is valid YAML
+NO_REVISION = "1"  # the revision of an empty etcd, which no object has
+REVISION_REJECTED = "resourceVersion should not be set"  # some kinds reject NO_REVISION with this
+_NOT_APPLIED = ("resourceVersion", "uid", "managedFields")
 
 
 class _Entry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -39,7 +40,7 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def applied(self) -> bool:
-        return self.operation == _APPLY and not self.subresource
+        return self.operation == "Apply" and not self.subresource
 
     @property
     def fields(self) -> Document:
@@ -94,24 +95,28 @@ def takeover(body: bytes, manager: str) -> list[Document]:
     if merged == [own_entry]:
         return []
     kept = [entry for entry in metadata.managed_fields if entry not in merged]
-    entries = [*kept, _merge(base, merged, manager)]
+    fields = msgspec.Raw(msgspec.json.encode(union(entry.fields for entry in merged)))
+    entries = [*kept, msgspec.structs.replace(base, manager=manager, fields_v1=fields)]
     return [
         {"op": "replace", "path": "/metadata/managedFields", "value": entries},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata.resource_version},
     ]
 
 
-def _merge(base: _Entry, entries: Sequence[_Entry], manager: str) -> _Entry:
-    fields = msgspec.Raw(msgspec.json.encode(union(entry.fields for entry in entries)))
-    return msgspec.structs.replace(base, manager=manager, fields_v1=fields)
-
-
 class Exchange:
-    """Sends documents of one kind and decodes the responses."""
+    """Reads and writes the objects of one kind, and applies manifests to them.
+
+    A creation takes one request, whose patch has a revision that no object has. If the object
+    doesn't exist, the server creates it and assigns a revision. If it does, that's a conflict.
+
+    The requests don't set `fieldValidation`. For built-in kinds the server rejects an apply with
+    unknown fields anyway; for custom resources it drops such fields and sends a warning.
+    """
 
     def __init__(self, wire: Wire, decoder: ObjectDecoder) -> None:
         self._wire = wire
         self._decoder = decoder
+        self._creates_with_revision = True  # until the server rejects it for this kind
 
     async def read(self, path: str) -> Stored:
         """Return the object at *path*; raises `NotFoundError`."""
@@ -123,7 +128,6 @@ class Exchange:
         return (await self._wire.call("GET", path, accept=PARTIAL.format(""))).body
 
     async def find(self, path: str) -> Stored | None:
-        """Return the object at *path*, or None if it doesn't exist."""
         try:
             return await self.read(path)
         except NotFoundError:
@@ -158,50 +162,14 @@ class Exchange:
         )
         return reply.body
 
-    def decode(self, body: bytes) -> Stored:
-        """Decode the object in the response to a write."""
-        return self._decoder.sent(body)
-
     async def read_back(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
         """Return the object at *path* if it has the fields of *document*; else raise *unknown*."""
         stored = await self.find(path)
-        if stored is None or not took_effect(documents.parse(stored.value), document):
+        desired = {name: value for name, value in document.items() if name != "status"}
+        written = documents.without_metadata(desired, documents.SERVERS_OWN)
+        if stored is None or documents.view(written, documents.parse(stored.value)) != written:
             raise unknown
         return stored
-
-
-def with_metadata(document: Document, **metadata: str) -> Document:
-    """Return the document with these fields added to its metadata."""
-    return {**document, "metadata": {**documents.metadata_of(document), **metadata}}
-
-
-def took_effect(stored: Document, document: Document) -> bool:
-    """Return whether *stored* has every field of *document*, apart from the status."""
-    desired = {name: value for name, value in document.items() if name != "status"}
-    written = documents.without_metadata(desired, documents.SERVERS_OWN)
-    return bool(documents.view(written, stored) == written)
-
-
-APPLY_PATCH = "application/apply-patch+yaml"  # JSON is valid YAML
-NO_REVISION = "1"  # the revision of an empty etcd, which no object has
-REVISION_REJECTED = "resourceVersion should not be set"  # some kinds reject NO_REVISION with this
-
-_NOT_APPLIED = ("resourceVersion", "uid", "managedFields")
-
-
-class Applier:
-    """Applies manifests to the objects of one kind.
-
-    A creation takes one request, whose patch has a revision that no object has. If the object
-    doesn't exist, the server creates it and assigns a revision. If it does, that's a conflict.
-
-    The requests don't set `fieldValidation`. For built-in kinds the server rejects an apply with
-    unknown fields anyway; for custom resources it drops such fields and sends a warning.
-    """
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._creates_with_revision = True  # until the server rejects it for this kind
 
     async def apply(
         self, path: str, manifest: Document, *, manager: str, uid: str, force: bool
@@ -215,7 +183,7 @@ class Applier:
         try:
             return await self._create(path, document, manager)
         except StoreTimeoutError as unknown:
-            return await self._exchange.read_back(path, document, unknown)
+            return await self.read_back(path, document, unknown)
 
     async def _change(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
         """Apply to the object with the document's uid, and to no other object."""
@@ -223,7 +191,7 @@ class Applier:
             return await self._update(path, document, manager, force=force)
         except InvalidObjectError as invalid:
             uid = documents.metadata_of(document)["uid"]
-            stored = await self._exchange.find(path)
+            stored = await self.find(path)
             live = None if stored is None else documents.parse(stored.value)
             if live is None or documents.metadata_of(live).get("uid") != uid:
                 # the server reports another uid as an invalid change of an immutable field
@@ -240,48 +208,31 @@ class Applier:
         except FieldConflictError as conflict:
             if not all(same_family(manager, other_manager) for other_manager in conflict.managers):
                 raise
-            response = await self._exchange.read_metadata(path)
+            response = await self.read_metadata(path)
         patch = takeover(response, manager)
-        if not patch:
-            return self._exchange.decode(response)
-        await self._exchange.send("PATCH", path, patch, manager=manager, content_type=JSON_PATCH)
-        response = await self._patch(path, document, manager, force=force, safe=True)
-        return self._exchange.decode(response)
+        if patch:
+            await self.send("PATCH", path, patch, manager=manager, content_type=JSON_PATCH)
+            response = await self._patch(path, document, manager, force=force, safe=True)
+        return self._decoder.sent(response)
 
     async def _create(self, path: str, document: Document, manager: str) -> Stored:
         """Create the object; raises `ConflictError` if it exists."""
         if self._creates_with_revision:
-            created = await self._create_with_revision(path, document, manager)
-            if created is not None:
-                return created
-        if await self._uid(path) is not None:
+            marked = with_metadata(document, resourceVersion=NO_REVISION)
+            try:
+                # without force, a conflict of fields would hide the conflict of the revision
+                return self._decoder.sent(await self._patch(path, marked, manager, force=True))
+            except ConflictError:
+                pass  # it exists, unless it was deleted since
+            except StoreError as rejected:
+                if REVISION_REJECTED not in str(rejected):
+                    raise
+                self._creates_with_revision = False
+        if await self.find(path) is not None:
             raise ConflictError(f"{path} exists")
-        return self._exchange.decode(await self._patch(path, document, manager))
+        return self._decoder.sent(await self._patch(path, document, manager))
 
-    async def _create_with_revision(
-        self, path: str, document: Document, manager: str
-    ) -> Stored | None:
-        """Create the object in one request.
-
-        Returns None if the object existed and was deleted since, or if the server rejects a
-        creation with a revision, as it does for Services. After that, this method isn't used.
-        """
-        document = with_metadata(document, resourceVersion=NO_REVISION)
-        try:
-            # without force, a conflict of field managers would hide the conflict of the revision
-            response = await self._patch(path, document, manager, force=True)
-        except ConflictError as conflict:
-            if await self._uid(path) is not None:
-                raise ConflictError(f"{path} exists") from conflict
-        except StoreError as rejected:
-            if REVISION_REJECTED not in str(rejected):
-                raise
-            self._creates_with_revision = False
-        else:
-            return self._exchange.decode(response)
-        return None
-
-    def _patch(
+    async def _patch(
         self,
         path: str,
         document: Document,
@@ -289,9 +240,9 @@ class Applier:
         *,
         force: bool = False,
         safe: bool = False,
-    ) -> Awaitable[bytes]:
+    ) -> bytes:
         """Send the apply and return the response body, which includes `managedFields`."""
-        return self._exchange.send(
+        return await self.send(
             "PATCH",
             path,
             document,
@@ -301,10 +252,10 @@ class Applier:
             safe=safe,
         )
 
-    async def _uid(self, path: str) -> object:
-        """Return the uid of the object at *path*, or None if it doesn't exist."""
-        stored = await self._exchange.find(path)
-        return stored and documents.metadata_of(documents.parse(stored.value)).get("uid")
+
+def with_metadata(document: Document, **metadata: str) -> Document:
+    """Return the document with these fields added to its metadata."""
+    return {**document, "metadata": {**documents.metadata_of(document), **metadata}}
 
 
 def _with_allocated_address(document: Document, live: Document) -> Document | None:

@@ -79,18 +79,12 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
     access = await load(None)
     login = Login(access, load, retry_s=options.reread_s)
     with login.secrets:
-        async with _connector() as connector:
+        async with (
+            _tracked_sockets() as make_socket,
+            aiohttp.TCPConnector(limit=0, socket_factory=make_socket) as connector,
+        ):
             pool = HttpPool(connector, options.connect_timeout_s)
             yield Transport(pool, access, login, options)
-
-
-@asynccontextmanager
-async def _connector() -> AsyncIterator[aiohttp.BaseConnector]:
-    async with (
-        _tracked_sockets() as make_socket,
-        aiohttp.TCPConnector(limit=0, socket_factory=make_socket) as connector,
-    ):
-        yield connector
 
 
 @asynccontextmanager
@@ -242,7 +236,9 @@ async def _access(configured: _Configured, options: KubeOptions, previous: Acces
     authorization = await client.get_api_key_with_prefix("BearerToken")
     if authorization:
         scheme, _, secret = authorization.strip().partition(" ")
-        headers = (("Authorization", f"{scheme} {_checked_token(secret)}"), *headers)
+        if not secret.isascii() or not secret.isprintable() or " " in secret:
+            raise UsageError("the token has spaces or other characters that a token can't have")
+        headers = (("Authorization", f"{scheme} {secret}"), *headers)
     digest, tls = _tls(client, previous) if url.scheme == "https" else (b"", True)
     return Access(
         server=server if previous is None else previous.server,
@@ -257,12 +253,6 @@ async def _access(configured: _Configured, options: KubeOptions, previous: Acces
         proxy=proxy_for(server, client.proxy),
         good_for_s=configured.good_for_s,
     )
-
-
-def _checked_token(token: str) -> str:
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError("the token has spaces or other characters that are not allowed in a token")
-    return token
 
 
 def _tls(client: "Configuration", previous: Access | None) -> tuple[bytes, ssl.SSLContext | bool]:

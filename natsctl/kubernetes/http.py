@@ -103,7 +103,7 @@ class HttpResponse:
         self._error: Exception | None = None
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
-        self._unpacking: _Unpacking | None = None
+        self._inflater: zlib._Decompress | None = None  # of a compressed body
 
     def header(self, name: bytes) -> str:
         """Return a header by its name in small letters; repeated ones are joined by commas."""
@@ -117,7 +117,7 @@ class HttpResponse:
         """
         try:
             body = await self.chunk()
-            if self._ended and self._unpacking is None:
+            if self._ended and self._inflater is None:
                 return body  # a small body arrives with the headers
             chunks, size = [body], len(body)
             while size <= limit and (chunk := await self.chunk()):
@@ -129,17 +129,21 @@ class HttpResponse:
 
     async def chunk(self) -> bytes:
         """Return the next bytes of the body, or no bytes at its end; raises errors as `read`."""
-        unpacking = self._unpacking
+        inflater = self._inflater
         while True:
-            if unpacking is None:
+            if inflater is None:
                 data = self._take()
             else:
-                data = unpacking.unpack(unpacking.pending or self._take())
+                packed = inflater.unconsumed_tail or self._take()
+                try:
+                    data = inflater.decompress(packed, UNPACKED_BYTES)
+                except zlib.error as error:
+                    raise aiohttp.ClientError("the response is not compressed correctly") from error
             if data:
                 return data
             if self._ended and not self._received:
-                if unpacking is not None:
-                    unpacking.end()
+                if inflater is not None and not inflater.eof:
+                    raise aiohttp.ClientPayloadError("the compressed response is not complete")
                 return b""
             if not self._received:
                 await self.change()
@@ -158,7 +162,7 @@ class HttpResponse:
                     field_value for header, field_value in headers if header.lower() == name
                 )
         if b"content-encoding" in by_name and self.header(b"content-encoding").lower() == "gzip":
-            self._unpacking = _Unpacking()
+            self._inflater = zlib.decompressobj(_GZIP)
         self._notify()
 
     def add(self, data: bytes) -> bool:
@@ -209,30 +213,6 @@ class HttpResponse:
     def _notify(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-class _Unpacking:
-    """Unpacks a compressed body, not much at a time."""
-
-    def __init__(self) -> None:
-        self._inflater = zlib.decompressobj(_GZIP)
-
-    @property
-    def pending(self) -> bytes:
-        """The bytes that must be unpacked before others."""
-        return self._inflater.unconsumed_tail
-
-    def unpack(self, packed: bytes) -> bytes:
-        """Return the first unpacked bytes of *packed*; raises `ClientError` if it is invalid."""
-        try:
-            return self._inflater.decompress(packed, UNPACKED_BYTES)
-        except zlib.error as error:
-            raise aiohttp.ClientError("the response is not compressed correctly") from error
-
-    def end(self) -> None:
-        """Raise `ClientPayloadError` if the body isn't complete."""
-        if not self._inflater.eof:
-            raise aiohttp.ClientPayloadError("the compressed response is not complete")
 
 
 class HttpConnection(asyncio.Protocol):

@@ -12,7 +12,7 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.kubernetes.apply import Applier, Exchange, read_managed_fields, with_metadata
+from natsctl.kubernetes.apply import Exchange, read_managed_fields, with_metadata
 from natsctl.kubernetes.codec import ObjectDecoder
 from natsctl.kubernetes.discovery import ApiResource, Paths, paths_of
 from natsctl.kubernetes.transport import MERGE_PATCH, Wire
@@ -48,11 +48,10 @@ class KubeStore:
         self.kind: KubeKind[Any] = kind
         self._wire = wire
         self._find = find
-        decoder = ObjectDecoder(kind)
-        self._exchange = Exchange(wire, decoder)
-        self._applier = Applier(self._exchange)
+        self._decoder = ObjectDecoder(kind)
+        self._exchange = Exchange(wire, self._decoder)
         self._watch = KubeWatch(
-            wire, kind, decoder, self._watch_path, incarnation, timeout_s=timeout_s
+            wire, kind, self._decoder, self._watch_path, incarnation, timeout_s=timeout_s
         )
 
     async def get(self, key: str) -> Stored:
@@ -75,7 +74,8 @@ class KubeStore:
         try:
             if "uid" not in documents.metadata_of(document):
                 # for some kinds an update without a uid would create a missing object
-                document = with_metadata(document, uid=await self._uid(path))
+                stored = await self._exchange.read(path)
+                document = with_metadata(document, uid=self.kind.metadata(stored.value).uid)
             return await self._write("PUT", path, path, document)
         except NotFoundError as error:
             raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from error
@@ -125,9 +125,9 @@ class KubeStore:
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
-        """See `ManifestStore.apply`, and `Applier`."""
+        """See `ManifestStore.apply`, and `Exchange`."""
         _, path = await self._located(manifest)
-        return await self._applier.apply(path, manifest, manager=manager, uid=uid, force=force)
+        return await self._exchange.apply(path, manifest, manager=manager, uid=uid, force=force)
 
     async def check_create(self, manifest: Document, *, manager: str) -> None:
         """See `ManifestStore.check_create`. Unlike an apply, it needs no permission to patch."""
@@ -162,7 +162,7 @@ class KubeStore:
             content_type=MERGE_PATCH,
             safe=revision is None,
         )
-        return self._exchange.decode(response)
+        return self._decoder.sent(response)
 
     async def _resource(self) -> ApiResource:
         return await self._find(self.kind.api_version, self.kind.kind)
@@ -179,8 +179,7 @@ class KubeStore:
         return paths_of(await self._resource(), self.kind)
 
     async def _path(self, key: str) -> str:
-        resource = await self._find(self.kind.api_version, self.kind.kind)
-        return paths_of(resource, self.kind).one(self._checked(key))
+        return (await self._paths()).one(self._checked(key))
 
     async def _watch_path(self) -> str:
         return (await self._paths()).all(self.kind.namespace or "")
@@ -212,7 +211,7 @@ class KubeStore:
             response = await self._exchange.send(method, path, document, manager=MANAGER)
         except StoreTimeoutError as unknown:
             return await self._exchange.read_back(object_path, document, unknown)
-        return self._exchange.decode(response)
+        return self._decoder.sent(response)
 
     async def _delete(self, path: str, key: str, revision: int, uid: str) -> int:
         preconditions = {"resourceVersion": str(revision), **({"uid": uid} if uid else {})}
@@ -227,26 +226,11 @@ class KubeStore:
         except NotFoundError as error:
             raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from error
         except StoreTimeoutError:
-            if await self._exists(path):
+            stored = await self._exchange.find(path)
+            if stored is not None and not self.kind.metadata(stored.value).deletion_timestamp:
                 raise
             return revision
-        return _deleted_revision(documents.parse(reply.body), revision)
-
-    async def _uid(self, path: str) -> str:
-        """Return the uid of the object at *path*; raises `NotFoundError`."""
-        return self.kind.metadata((await self._exchange.read(path)).value).uid
-
-    async def _exists(self, path: str) -> bool:
-        """Return whether the object exists, and isn't marked as deleted."""
-        stored = await self._exchange.find(path)
-        return stored is not None and not self.kind.metadata(stored.value).deletion_timestamp
-
-
-def _deleted_revision(response: Document, revision: int) -> int:
-    """Return the newest revision that no longer exists after a deletion with this response.
-
-    An object that was marked as deleted before, and has finalizers, keeps its revision.
-    """
-    metadata = documents.metadata_of(response)
-    waits = metadata.get("finalizers") and metadata.get("resourceVersion") == str(revision)
-    return revision - 1 if waits else revision
+        # an object that was marked as deleted before, and has finalizers, keeps its revision
+        metadata = documents.metadata_of(documents.parse(reply.body))
+        waits = metadata.get("finalizers") and metadata.get("resourceVersion") == str(revision)
+        return revision - 1 if waits else revision

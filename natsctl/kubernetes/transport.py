@@ -39,8 +39,27 @@ from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import records_spans, trace_headers
 from natsctl.time_limit import TimeLimit
 
+log = get_logger(__name__)
+
 MERGE_PATCH = "application/merge-patch+json"
 READS = ("GET", "HEAD")
+
+TEXT_MAX = 1000  # characters of a warning
+REMEMBERED_MAX = 500  # newest texts; a text that was dropped is logged again
+
+PAUSE_MIN_S = 0.1  # pause before the first retry, doubled for each further one
+PAUSE_MAX_S = 5.0
+ERROR_BODY_MAX_BYTES = 64 * 1024
+
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+_TRANSIENT = (429, 500, 502, 503, 504)
+_PERMANENT = (TooLargeError, InvalidObjectError)  # some servers answer these with status 500
+_SUCCESS = range(200, 300)
+
+TIMES_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""The bounds of the times of requests, as client-go has them."""
+NO_RESPONSE = "<error>"  # counted instead of a status, as client-go does
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -52,10 +71,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wire(Protocol):
-    """Sends requests and returns responses. All errors are `StoreError`s.
-
-    `Transport` is the implementation; tests have others.
-    """
+    """A `Transport`, or one that adds something to each request."""
 
     async def call(
         self,
@@ -69,7 +85,7 @@ class Wire(Protocol):
         safe: bool | None = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Send a request, retry it if it is *safe* to repeat, and return the 2xx response."""
+        """See `Transport.call`."""
         ...
 
     def stream(
@@ -80,98 +96,44 @@ class Wire(Protocol):
         accept: str = "application/json",
         silence_s: float,
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Send a GET request and yield the lines of its response until the server ends it.
-
-        Raises `WatchBrokenError` if the connection breaks, or if no byte arrives for *silence_s*
-        seconds.
-        """
+        """See `Transport.stream`."""
         ...
-
-
-class LineSplitter:
-    """Splits chunks into lines. No line is longer than *line_max_bytes*."""
-
-    def __init__(self, *, line_max_bytes: int) -> None:
-        self._line_max_bytes = line_max_bytes
-        self._partial: list[bytes] = []  # the beginning of a line that is not complete
-        self._partial_bytes = 0
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk completes, without line ends and without empty lines.
-
-        Raises `WatchBrokenError` if a line is too long.
-        """
-        line_end, *later_lines = chunk.split(b"\n")
-        self._partial.append(line_end)
-        self._partial_bytes += len(line_end)
-        self._check_length()
-        if not later_lines:
-            return []
-        *lines, unfinished = b"".join(self._partial), *later_lines
-        self._partial, self._partial_bytes = [unfinished], len(unfinished)
-        return [line for line in lines if line]
-
-    def end(self) -> None:
-        """Raise `WatchBrokenError` if the stream ends in the middle of a line."""
-        self._check_length()
-        if self._partial_bytes:
-            raise WatchBrokenError("the stream ended in the middle of a line")
-
-    def _check_length(self) -> None:
-        if self._partial_bytes > self._line_max_bytes:
-            raise WatchBrokenError(f"a line is longer than {self._line_max_bytes} bytes")
 
 
 async def read_lines(
     response: HttpResponse, request: RequestInfo, *, silence_s: float, line_max_bytes: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a response until the server ends it.
+    """Yield the lines of a response until the server ends it, without empty ones.
 
     Raises `WatchBrokenError` if the connection breaks, if the stream ends in the middle of a line,
     if a line is too long, or if no byte arrives for *silence_s* seconds. Only time spent waiting
     for the server counts, however slow the consumer is.
     """
-    splitter, silence = LineSplitter(line_max_bytes=line_max_bytes), TimeLimit(silence_s)
-    while chunk := await _read_chunk(response, request, silence):
-        for line in splitter.feed(chunk):
-            yield line
-    splitter.end()
-
-
-async def _read_chunk(response: HttpResponse, request: RequestInfo, silence: TimeLimit) -> bytes:
-    try:
-        with silence:
-            return await response.chunk()
-    except TimeoutError as error:
-        raise WatchBrokenError(f"{request}: nothing came for {silence.limit_s:g} s") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise WatchBrokenError(f"{request}: {explain_failure(error).reason}") from error
-
-
-log = get_logger(__name__)
-
-TEXT_MAX = 1000  # characters of a warning
-REMEMBERED_MAX = 500  # newest texts; a text that was dropped is logged again
-
-_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(.)")
-
-
-class ServerWarnings:
-    """Logs each warning once."""
-
-    def __init__(self) -> None:
-        self._logged: OrderedDict[str, None] = OrderedDict()
-
-    def log(self, header: str) -> None:
-        """Log the texts of a response's `Warning` headers that were not logged before."""
-        for text in warning_texts(header):
-            if text not in self._logged:
-                log.warning("server sent a warning", warning=text)
-            self._logged[text] = None
-            self._logged.move_to_end(text)
-            if len(self._logged) > REMEMBERED_MAX:
-                self._logged.popitem(last=False)
+    silence = TimeLimit(silence_s)
+    unfinished: list[bytes] = []  # the beginning of a line that isn't complete
+    unfinished_bytes = 0
+    while True:
+        try:
+            with silence:
+                chunk = await response.chunk()
+        except TimeoutError as error:
+            raise WatchBrokenError(f"{request}: nothing came for {silence_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise WatchBrokenError(f"{request}: {explain_failure(error).reason}") from error
+        line_end, *later_lines = chunk.split(b"\n")
+        unfinished.append(line_end)
+        unfinished_bytes += len(line_end)
+        if unfinished_bytes > line_max_bytes:
+            raise WatchBrokenError(f"a line is longer than {line_max_bytes} bytes")
+        if later_lines:
+            *lines, rest = b"".join(unfinished), *later_lines
+            unfinished, unfinished_bytes = [rest], len(rest)
+            for line in filter(None, lines):
+                yield line
+        if not chunk:
+            break
+    if unfinished_bytes:
+        raise WatchBrokenError("the stream ended in the middle of a line")
 
 
 def warning_texts(header: str) -> list[str]:
@@ -182,19 +144,6 @@ def warning_texts(header: str) -> list[str]:
     quoted = (match[1] for match in _WARNING.finditer(header))
     lines = (" ".join(_ESCAPED.sub(r"\1", text).split()) for text in quoted)
     return [line[:TEXT_MAX] for line in lines if line]
-
-
-PAUSE_MIN_S = 0.1  # pause before the first retry, doubled for each further one
-PAUSE_MAX_S = 5.0
-ERROR_BODY_MAX_BYTES = 64 * 1024
-
-_TRANSIENT = (429, 500, 502, 503, 504)
-_PERMANENT = (TooLargeError, InvalidObjectError)  # some servers answer these with status 500
-_SUCCESS = range(200, 300)
-
-TIMES_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-"""The bounds of the times of requests, as client-go has them."""
-NO_RESPONSE = "<error>"  # counted instead of a status, as client-go does
 
 
 class _Request(msgspec.Struct, frozen=True, gc=False):
@@ -245,7 +194,7 @@ class Transport:
         self.namespace = access.namespace
         self.answers: Counter[tuple[str, str]] = Counter()
         self.times: defaultdict[str, Histogram] = defaultdict(partial(Histogram, TIMES_S))
-        self._warnings = ServerWarnings()
+        self._warned: OrderedDict[str, None] = OrderedDict()  # texts that were logged
         self._pool = pool
         self._login = login
         self._options = options
@@ -346,13 +295,18 @@ class Transport:
                 renewed = True
                 await self._renew(access, outcome)
                 continue
-            maybe_done = maybe_done or isinstance(outcome.error, StoreTimeoutError)
+            timed_out = isinstance(outcome.error, StoreTimeoutError)
+            maybe_done, known = maybe_done or timed_out, request.method in READS or timed_out
             pause_s = outcome.retry_after_s
             if pause_s is None:
-                pause_s = _backoff_s(attempt)
+                longest_s = min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0 ** (attempt - 1))
+                pause_s = longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter only
             in_time = self._clock() + pause_s < deadline
             if not (outcome.retry and in_time and attempt < self._options.attempts_max):
-                raise _final_error(request, outcome, maybe_done=maybe_done)
+                if known or not (outcome.retry and maybe_done):
+                    raise outcome.error
+                unknown = f"{outcome.error}; whether it took effect is unknown"
+                raise StoreTimeoutError(unknown) from outcome.error
             log.debug("retrying request", wait_s=round(pause_s, 1), error=outcome.error)
             await asyncio.sleep(pause_s)
             attempt += 1
@@ -396,7 +350,7 @@ class Transport:
                 self.times[request.method].observe(monotonic() - began)
             self.answers[str(response.status), request.method] += 1
             if warning := response.header(b"warning"):
-                self._warnings.log(warning)
+                self._log_warnings(warning)
             if response.status not in _SUCCESS:
                 return await _error_response(request, access, response)
             if request.streams:
@@ -422,6 +376,16 @@ class Transport:
         store_error.__cause__ = error
         retry = not failure.certificate and (request.safe or not failure.sent)
         return _Failure(store_error, retry=retry, renew_access=failure.certificate)
+
+    def _log_warnings(self, header: str) -> None:
+        """Log the texts of a response's `Warning` headers that were not logged before."""
+        for text in warning_texts(header):
+            if text not in self._warned:
+                log.warning("server sent a warning", warning=text)
+            self._warned[text] = None
+            self._warned.move_to_end(text)
+            if len(self._warned) > REMEMBERED_MAX:
+                self._warned.popitem(last=False)
 
     async def _open_stream(self, request: _Request) -> HttpResponse:
         access = await self._login.current()
@@ -462,18 +426,3 @@ async def _error_response(request: _Request, access: Access, response: HttpRespo
 def _unknown_outcome(request: _Request, reason: str) -> StoreTimeoutError:
     unknown = "" if request.method in READS else "; whether it took effect is unknown"
     return StoreTimeoutError(f"cannot {request.info}: {reason}{unknown}")
-
-
-def _final_error(request: _Request, last: _Failure, *, maybe_done: bool) -> StoreError:
-    """Return the error of the last attempt; its text notes if a write may have taken effect."""
-    known = request.method in READS or isinstance(last.error, StoreTimeoutError)
-    if known or not (last.retry and maybe_done):
-        return last.error
-    unknown = StoreTimeoutError(f"{last.error}; whether it took effect is unknown")
-    unknown.__cause__ = last.error
-    return unknown
-
-
-def _backoff_s(attempt: int) -> float:
-    longest = min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0 ** (attempt - 1))
-    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter only

@@ -9,7 +9,7 @@ import asyncio
 import math
 import random
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -31,11 +31,25 @@ from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
 from natsctl.telemetry.logger import get_logger
 
+log = get_logger(__name__)
+
 TIMEOUT_S = 60.0  # the longest duration of a watch request
 GRACE_S = 5.0  # a server may end a request this much later
+PAGE = 500  # objects per page
+LIST_S = 60.0  # timeout of a page, or of a list without pages
+NEWEST_S = 5.0  # timeout of a request for only the newest revision
+TRIES = 3  # attempts in a row to resume before the watch breaks
+PAUSE_S = 0.1  # pause before the first attempt, doubled for each further one
+HEALTHY_S = 1.0  # a request that lasts longer resets the number of attempts
+STREAMING_LISTS = (1, 32)  # the first version that can list within a watch
 
 _INITIAL_END = "k8s.io/initial-events-end"
 _EVERYTHING = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+_DIGITS = re.compile(r"\d+")
+_DENIED = (NotFoundError, PermissionDeniedError, StoreMissingError)  # in pages too
+_FINAL = (*_DENIED, ExpiredError, InvalidObjectError)  # errors that a prompt retry cannot fix
+
+Events = AsyncGenerator[WatchEvent, None]
 
 
 class _Line(msgspec.Struct, frozen=True, gc=False):
@@ -54,92 +68,6 @@ class _Bookmark(msgspec.Struct, frozen=True):
     metadata: _BookmarkMetadata
 
 
-_line = msgspec.json.Decoder(_Line)
-_bookmark = msgspec.json.Decoder(_Bookmark)
-
-
-class Streams:
-    """Watches the objects that *selection* selects, one request at a time.
-
-    Attributes:
-        revision: the revision from which the next request resumes; 0 until the initial objects
-            were all received.
-        requests: the number of requests so far. Each ends after a random part of *timeout_s*.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        decoder: ObjectDecoder,
-        selection: Mapping[str, str],
-        *,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        self.revision = 0
-        self.requests = 0
-        self._wire = wire
-        self._decoder = decoder
-        self._selection = selection
-        self._timeout_s = timeout_s
-
-    async def events(self, path: str) -> AsyncGenerator[WatchEvent, None]:
-        """Yield every change after `revision`; if it is 0, yield the existing objects first.
-
-        Raises `ExpiredError` if the server no longer has all changes after `revision`, and
-        `WatchBrokenError` if the connection breaks or is silent for too long.
-        """
-        self.requests += 1
-        start = {"resourceVersion": str(self.revision)} if self.revision else _EVERYTHING
-        timeout_s = self._timeout_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter only
-        query = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(max(1, round(timeout_s))),
-            **self._selection,
-            **start,
-        }
-        async with self._wire.stream(
-            path, query=query, accept=self._decoder.accept, silence_s=timeout_s + GRACE_S
-        ) as lines:
-            async for line in lines:
-                event = self._event(line)
-                if event is not None:
-                    yield event
-
-    def _event(self, text: bytes) -> WatchEvent | None:
-        try:
-            line = _line.decode(text)
-            if line.type == "BOOKMARK":
-                return self._bookmarked(_bookmark.decode(line.object))
-        except DECODE_ERRORS as error:
-            raise WatchBrokenError(f"invalid line of a watch: {error}") from error
-        if line.type == "ERROR":
-            status = read_status(0, bytes(line.object))
-            # after any error, the watch may have missed changes
-            raise ExpiredError(str(error_for(status, RequestInfo("continue the watch"))))
-        stored = self._decoder.sent(bytes(line.object))
-        if self.revision:
-            self.revision = stored.revision
-        if line.type == "DELETED":
-            return Deleted(stored.key, stored.revision)
-        return Applied(stored)
-
-    def _bookmarked(self, bookmark: _Bookmark) -> Listed | None:
-        """Update `revision`; return `Listed` if the bookmark ends the initial objects."""
-        revision = revision_of(bookmark.metadata.resource_version)
-        if self.revision:
-            self.revision = revision
-        elif _INITIAL_END in bookmark.metadata.annotations:
-            self.revision = revision
-            return Listed(revision)
-        return None
-
-
-PAGE = 500  # objects per page
-LIST_S = 60.0  # timeout of a page, or of a list without pages
-NEWEST_S = 5.0  # timeout of a request for only the newest revision
-
-
 class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     next_page: str = msgspec.field(default="", name="continue")  # empty on the last page
@@ -150,6 +78,13 @@ class _Page(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
+class _Version(msgspec.Struct, frozen=True):
+    major: str = ""
+    minor: str = ""  # some providers add a character: 32+
+
+
+_line = msgspec.json.Decoder(_Line)
+_bookmark = msgspec.json.Decoder(_Bookmark)
 _page = msgspec.json.Decoder(_Page)
 
 
@@ -185,95 +120,19 @@ class Incarnation:
         return restored
 
 
-class Lister:
-    """Lists the objects that *selection* selects.
+class _Position(msgspec.Struct):
+    """Where a watch is: it has every change up to `revision`, 0 until all objects were listed."""
 
-    Every list shows one revision, and includes every write made before the list began.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        decoder: ObjectDecoder,
-        selection: Mapping[str, str],
-        incarnation: Incarnation,
-        *,
-        size: int = PAGE,
-    ) -> None:
-        self._wire = wire
-        self._decoder = decoder
-        self._selection = selection
-        self._incarnation = incarnation
-        self._size = size
-
-    async def events(self, path: str) -> AsyncGenerator[WatchEvent, None]:
-        """Yield the objects; if a page has expired, list again without pages."""
-        try:
-            async with aclosing(self._pages(path, {"limit": str(self._size)})) as events:
-                async for event in events:
-                    yield event
-        except ExpiredError:
-            async with aclosing(self._pages(path, {})) as events:
-                async for event in events:
-                    yield event
-
-    async def newest(self, path: str) -> int:
-        """Return the newest revision of the server.
-
-        The request has no label selector, because an old server would search all objects for a
-        match. It has the name, because a Role may permit only that name.
-        """
-        query = {"limit": "1"}
-        if "fieldSelector" in self._selection:
-            query["fieldSelector"] = self._selection["fieldSelector"]
-        page = await self._page(path, query, NEWEST_S)
-        return revision_of(page.metadata.resource_version)
-
-    async def _pages(self, path: str, limit: dict[str, str]) -> AsyncGenerator[WatchEvent, None]:
-        page = await self._page(path, {**self._selection, **limit})
-        revision = revision_of(page.metadata.resource_version)
-        self._incarnation.detect_restore(revision)
-        yield Listing(str(self._incarnation))
-        while True:
-            for item in page.items or ():
-                yield Applied(self._decoder.stored(item))
-            next_page = page.metadata.next_page
-            if not next_page:
-                break
-            page = await self._page(path, {**self._selection, **limit, "continue": next_page})
-            if revision_of(page.metadata.resource_version) != revision:
-                raise ExpiredError(f"the pages of {path} have different revisions")
-        yield Listed(revision)
-
-    async def _page(self, path: str, query: dict[str, str], timeout_s: float = LIST_S) -> _Page:
-        reply = await self._wire.call(
-            "GET", path, query=query, accept=self._decoder.accept_list, timeout_s=timeout_s
-        )
-        try:
-            return _page.decode(reply.body)
-        except DECODE_ERRORS as error:
-            raise StoreError(f"GET {path} returned an invalid list: {error}") from error
-
-
-log = get_logger(__name__)
-
-TRIES = 3  # attempts in a row to resume before the watch breaks
-PAUSE_S = 0.1  # pause before the first attempt, doubled for each further one
-HEALTHY_S = 1.0  # a request that lasts longer resets the number of attempts
-STREAMING_LISTS = (1, 32)  # the first version that can list within a watch
-
-_DIGITS = re.compile(r"\d+")
-_DENIED = (NotFoundError, PermissionDeniedError, StoreMissingError)  # in pages too
-_FINAL = (*_DENIED, ExpiredError, InvalidObjectError)  # errors that a prompt retry cannot fix
-
-Events = AsyncGenerator[WatchEvent, None]
+    revision: int = 0
+    requests: int = 0
 
 
 class KubeWatch:
     """Watches the objects of one kind that its namespace, its labels and its name select.
 
-    *path* returns the path of the objects. Each request ends after *timeout_s* at most, and is
-    replaced if no byte arrives for that long.
+    *path* returns the path of the objects. Each request ends after a random part of *timeout_s*,
+    and is replaced if no byte arrives for that long. A list shows one revision, and every write
+    made before it began.
     """
 
     def __init__(
@@ -284,18 +143,21 @@ class KubeWatch:
         path: Callable[[], Awaitable[str]],
         incarnation: Incarnation,
         *,
-        page: int = PAGE,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._wire = wire
         self._name = kind.name
         self._path = path
         self._decoder = decoder
-        self._selection = _selection(kind)
         self._incarnation = incarnation
         self._timeout_s = timeout_s
-        self._lister = Lister(wire, self._decoder, self._selection, incarnation, size=page)
         self._rejected = False  # whether the server rejected a list within a watch
+        self._named: dict[str, str] = {}  # the query parameters that select the objects by name
+        if kind.object_name is not None:
+            self._named = {"fieldSelector": f"metadata.name={kind.object_name}"}
+        self._selection = dict(self._named)
+        if kind.selector.requirements:
+            self._selection["labelSelector"] = str(kind.selector)
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
@@ -309,66 +171,50 @@ class KubeWatch:
             yield events
 
     async def _events(self, path: str) -> Events:
-        streams = Streams(self._wire, self._decoder, self._selection, timeout_s=self._timeout_s)
-        for phase in (self._list(path, streams), self._follow(path, streams)):
+        at = _Position()
+        for phase in (self._list(path, at), self._follow(path, at)):
             async with aclosing(phase) as events:
                 async for event in events:
                     yield event
 
-    async def _list(self, path: str, streams: Streams) -> Events:
+    async def _list(self, path: str, at: _Position) -> Events:
         """Yield the existing objects; list within a watch if the server supports that.
 
         If such a list fails for any reason that a list in pages may not have, list in pages.
         """
-        if not self._rejected and await streams_lists(self._wire):
+        if not self._rejected and await self._streams_lists():
+            yield Listing(str(self._incarnation))
+            failure: StoreError = WatchBrokenError("the watch ended before the list was complete")
             try:
-                async with aclosing(self._list_within_watch(path, streams)) as events:
+                async with aclosing(self._stream(path, at)) as events:
                     async for event in events:
                         yield event
             except StoreError as error:
-                if streams.revision or isinstance(error, _DENIED):
+                if isinstance(error, _FINAL if at.revision else _DENIED):
                     raise
-                # after status 400, never again: the server does not know the parameters
-                self._rejected = isinstance(error, InvalidObjectError)
-                log.info("listing in pages instead of a watch", kind=self._name, error=error)
-            else:
+                failure = error
+            if at.revision:
                 return
-        async with aclosing(self._lister.events(path)) as events:
+            # after status 400, never again: the server does not know the parameters
+            self._rejected = isinstance(failure, InvalidObjectError)
+            log.info("listing in pages instead of a watch", kind=self._name, error=failure)
+        async with aclosing(self._pages(path, at)) as events:
             async for event in events:
-                if isinstance(event, Listed):
-                    streams.revision = event.revision
                 yield event
 
-    async def _list_within_watch(self, path: str, streams: Streams) -> Events:
-        """Yield the existing objects, then changes until the request ends."""
-        yield Listing(str(self._incarnation))
-        try:
-            async with aclosing(streams.events(path)) as events:
-                async for event in events:
-                    self._check_restore(event)
-                    yield event
-        except _FINAL:
-            raise
-        except StoreError:
-            if not streams.revision:
-                raise
-        if not streams.revision:
-            raise WatchBrokenError(f"a watch of {self._name} ended before the list was complete")
-
-    async def _follow(self, path: str, streams: Streams) -> Events:
+    async def _follow(self, path: str, at: _Position) -> Events:
         """Yield the changes after the list; resume when a request ends or breaks."""
         clock = asyncio.get_running_loop().time
-        tries = 1 if streams.requests else 0
+        tries = 1 if at.requests else 0
         while True:
             failure: StoreError | None = None
             started = math.inf
             try:
                 if tries:
-                    await self._check_revision(path, streams.revision)
+                    await self._check_newest(path, at.revision)
                 started = clock()
-                async with aclosing(streams.events(path)) as events:
+                async with aclosing(self._stream(path, at)) as events:
                     async for event in events:
-                        self._check_restore(event)
                         yield event
             except _FINAL:
                 raise
@@ -380,49 +226,119 @@ class KubeWatch:
                 raise WatchBrokenError(f"cannot watch {self._name}: {reason}") from failure
             await asyncio.sleep(PAUSE_S * 2 ** (tries - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
 
-    async def _check_revision(self, path: str, revision: int) -> None:
-        """Raise `ExpiredError` if the server is behind *revision*; it would send no changes."""
-        newest = await self._lister.newest(path)
+    async def _stream(self, path: str, at: _Position) -> Events:
+        """Send one request; yield every change after the position, or the existing objects first.
+
+        Raises `ExpiredError` if the server no longer has all changes or was restored from a backup,
+        and `WatchBrokenError` if the connection breaks or is silent for too long.
+        """
+        at.requests += 1
+        timeout_s = self._timeout_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter only
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, round(timeout_s))),
+            **self._selection,
+            **({"resourceVersion": str(at.revision)} if at.revision else _EVERYTHING),
+        }
+        async with self._wire.stream(
+            path, query=query, accept=self._decoder.accept, silence_s=timeout_s + GRACE_S
+        ) as lines:
+            async for line in lines:
+                event = self._event(line, at)
+                if event is not None:
+                    yield event
+
+    def _event(self, text: bytes, at: _Position) -> WatchEvent | None:
+        bookmark: _Bookmark | None = None
+        try:
+            line = _line.decode(text)
+            if line.type == "BOOKMARK":
+                bookmark = _bookmark.decode(line.object)
+        except DECODE_ERRORS as error:
+            raise WatchBrokenError(f"invalid line of a watch: {error}") from error
+        if bookmark is not None:
+            revision, listed = revision_of(bookmark.metadata.resource_version), at.revision > 0
+            if not listed and _INITIAL_END not in bookmark.metadata.annotations:
+                return None
+            at.revision = revision
+            if listed:
+                return None
+            if self._incarnation.detect_restore(revision):
+                raise ExpiredError(f"the server was restored from a backup of {self._name}")
+            return Listed(revision)
+        if line.type == "ERROR":
+            status = read_status(0, bytes(line.object))
+            # after any error, the watch may have missed changes
+            raise ExpiredError(str(error_for(status, RequestInfo("continue the watch"))))
+        stored = self._decoder.sent(bytes(line.object))
+        self._incarnation.saw(stored.revision)
+        if at.revision:
+            at.revision = stored.revision
+        return Deleted(stored.key, stored.revision) if line.type == "DELETED" else Applied(stored)
+
+    async def _pages(self, path: str, at: _Position) -> Events:
+        """Yield the objects of one revision; if a page has expired, list again without pages."""
+        limit, after, revision = {"limit": str(PAGE)}, "", 0
+        while True:
+            more = {"continue": after} if after else {}
+            try:
+                query = {**self._selection, **limit, **more}
+                page = await self._page(path, query, LIST_S, revision=revision)
+            except ExpiredError:
+                if not limit:
+                    raise
+                limit, after, revision = {}, "", 0
+                continue
+            if not after:
+                revision = revision_of(page.metadata.resource_version)
+                self._incarnation.detect_restore(revision)
+                yield Listing(str(self._incarnation))
+            for item in page.items or ():
+                yield Applied(self._decoder.stored(item))
+            after = page.metadata.next_page
+            if not after:
+                break
+        at.revision = revision
+        yield Listed(revision)
+
+    async def _page(
+        self, path: str, query: dict[str, str], timeout_s: float, *, revision: int = 0
+    ) -> _Page:
+        """Return a page; raises `ExpiredError` if it has another *revision* than the first one."""
+        reply = await self._wire.call(
+            "GET", path, query=query, accept=self._decoder.accept_list, timeout_s=timeout_s
+        )
+        try:
+            page = _page.decode(reply.body)
+        except DECODE_ERRORS as error:
+            raise StoreError(f"GET {path} returned an invalid list: {error}") from error
+        if revision and revision_of(page.metadata.resource_version) != revision:
+            raise ExpiredError(f"the pages of {path} have different revisions")
+        return page
+
+    async def _check_newest(self, path: str, revision: int) -> None:
+        """Raise `ExpiredError` if the server is behind *revision*; it would send no changes.
+
+        The request has no label selector, because an old server would search all objects for a
+        match. It has the name, because a Role may permit only that name.
+        """
+        page = await self._page(path, {"limit": "1", **self._named}, NEWEST_S)
+        newest = revision_of(page.metadata.resource_version)
         if newest < revision:
             raise ExpiredError(
                 f"the server is at revision {newest} of {self._name}, but {revision} was seen "
                 "before: the server was restored from a backup"
             )
 
-    def _check_restore(self, event: WatchEvent) -> None:
-        """Raise `ExpiredError` if the event shows that the server was restored from a backup."""
-        match event:
-            case Applied():
-                self._incarnation.saw(event.stored.revision)
-            case Deleted():
-                self._incarnation.saw(event.revision)
-            case Listed() if self._incarnation.detect_restore(event.revision):
-                raise ExpiredError(f"the server was restored from a backup of {self._name}")
-
-
-def _selection(kind: KubeKind[Any]) -> dict[str, str]:
-    """Return the query parameters that select the objects of the kind."""
-    query = {}
-    if kind.selector.requirements:
-        query["labelSelector"] = str(kind.selector)
-    if kind.object_name is not None:
-        query["fieldSelector"] = f"metadata.name={kind.object_name}"
-    return query
-
-
-class _Version(msgspec.Struct, frozen=True):
-    major: str = ""
-    minor: str = ""  # some providers add a character: 32+
-
-
-async def streams_lists(wire: Wire) -> bool:
-    """Return whether the server's version can list within a watch."""
-    try:
-        reply = await wire.call("GET", "/version")
-        version = msgspec.json.decode(reply.body, type=_Version)
-    except (StoreError, *DECODE_ERRORS):
-        return False  # every server can list in pages
-    major, minor = (_DIGITS.match(part) for part in (version.major, version.minor))
-    if major is None or minor is None:
-        return False
-    return (int(major[0]), int(minor[0])) >= STREAMING_LISTS
+    async def _streams_lists(self) -> bool:
+        """Return whether the server's version can list within a watch."""
+        try:
+            reply = await self._wire.call("GET", "/version")
+            version = msgspec.json.decode(reply.body, type=_Version)
+        except (StoreError, *DECODE_ERRORS):
+            return False  # every server can list in pages
+        major, minor = (_DIGITS.match(part) for part in (version.major, version.minor))
+        if major is None or minor is None:
+            return False
+        return (int(major[0]), int(minor[0])) >= STREAMING_LISTS
