@@ -24,7 +24,7 @@ from natsctl.core.record.document import Delivery
 from natsctl.core.retry import Decision, Drop, Retry, RetryPolicy, Stop, backoff, decide_retry
 from natsctl.core.sync import Calls, Sync
 from natsctl.core.workqueue import Priority, WorkQueue
-from natsctl.errors import RetryAfter, StoppedError, StoreError
+from natsctl.errors import RetryAfter, StoreError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import in_slices, retain
@@ -376,23 +376,14 @@ class ResourceKind:
         """Call one watcher for each change until a call fails, and keep the rest for a retry."""
         pending.retries.pop((registration, changes[0].kind.name), None)
         while changes:
-            try:
-                retry = await self._call_once(registration, changes, failures)
-            except asyncio.CancelledError:
-                error = StoppedError("the call was cancelled")
-                self._keep(pending, WatcherRetry(registration, changes, failures, error, _now()))
-                raise
+            retry = await self._call_once(registration, changes, failures)
             if retry is not None:
-                self._keep(pending, retry)
+                key = changes[0].key
+                pending.retries[registration, changes[0].kind.name] = retry
+                if self._pending.get(key) is pending:  # and no other process holds the object now
+                    self._retrying[key] = pending
                 return
             changes, failures = changes[1:], 0
-
-    def _keep(self, pending: Pending, retry: WatcherRetry) -> None:
-        """Keep a retry, unless another process holds the object now."""
-        change = retry.changes[0]
-        pending.retries[retry.registration, change.kind.name] = retry
-        if self._pending.get(change.key) is pending:
-            self._retrying[change.key] = pending
 
     async def _call_once(
         self, registration: Registration, changes: tuple[ObjectChange, ...], failures: int
