@@ -32,25 +32,6 @@ async def record(play: Play) -> dict[str, Any]:
 
 
 class TestPlainPuts:
-    async def test_a_plain_put_creates_no_second_resource(self) -> None:
-        play = Play()
-        await play.put(size=1)
-        await play.settle()
-        await replace_object(play, size=2)
-        await play.settle()
-        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
-        assert (await play.annotations())["external-name"] == "disk-1"
-        assert await play.finalizers() == HELD
-
-    async def test_a_process_started_after_a_put_keeps_the_link(self) -> None:
-        play = Play()
-        await play.put(size=1)
-        await play.settle()
-        await replace_object(play, size=2)
-        restarted = Play(store=play.store, records=play.records, cloud=play.cloud)
-        await restarted.settle()
-        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
-
     async def test_an_object_without_a_record_is_linked_by_its_history(self) -> None:
         play = Play()
         await play.put(size=1)
@@ -58,18 +39,6 @@ class TestPlainPuts:
         await replace_object(play, size=2)
         restarted = Play(store=play.store, cloud=play.cloud)
         await restarted.settle()
-        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
-
-    async def test_a_put_during_a_creation_keeps_the_result(self) -> None:
-        class Replacing(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                await super().create(managed)
-                await replace_object(play, size=2)
-
-        play = Play(client=Replacing)
-        await play.put(size=1)
-        await play.settle()
-        await play.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
 
     async def test_a_put_after_a_creation_with_an_unknown_result_creates_nothing(self) -> None:
@@ -83,15 +52,6 @@ class TestPlainPuts:
         assert play.cloud.created == ["a"]
         assert "natsctl repair external resolve disks/a" in await play.message()
         assert "external-create-pending" in await play.annotations()
-
-    async def test_deleting_an_object_right_after_a_put_deletes_its_resource(self) -> None:
-        play = Play()
-        await play.put(size=1)
-        await play.settle()
-        await replace_object(play, size=2)
-        await play.store.delete("a")
-        await play.settle()
-        assert play.cloud.disks == {}
 
     async def test_an_outdated_external_name_creates_nothing(self) -> None:
         play = Play()
@@ -163,15 +123,6 @@ class TestRecords:
         await play.put(external_name="found")
         await play.settle()
         assert await record(play) == {"externalName": "found"}
-
-    async def test_the_record_is_deleted_with_the_object(self) -> None:
-        play = Play()
-        await play.put()
-        await play.settle()
-        await play.primary.delete("a")
-        await play.settle()
-        assert isinstance(play.records, MemoryStore)
-        assert (play.records.keys(), play.cloud.disks) == ([], {})
 
     async def test_the_record_of_an_orphaned_resource_is_deleted(self) -> None:
         play = Play()

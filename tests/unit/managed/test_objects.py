@@ -23,11 +23,6 @@ def managed_of(document: dict[str, Any]) -> Managed[Nested]:
     return Managed(NESTED, Stored("a", 7, json.dumps(document).encode()), names=NAMES, clock=clock)
 
 
-def test_a_new_managed_object_has_no_changes() -> None:
-    managed = managed_of({"spec": {"a": {"b": [1]}}, "status": {"c": 1}})
-    assert (managed.additions(), managed.changed_annotations, managed.status_patch) == ({}, {}, {})
-
-
 def test_changes_do_not_affect_the_object_that_was_read() -> None:
     managed = managed_of({"spec": {"a": {"b": [1]}}})
     managed.spec["a"]["b"].append(2)
@@ -42,39 +37,6 @@ def test_fields_and_map_keys_may_be_added() -> None:
     managed.spec["unset"] = 3
     managed.spec["new"] = {"deep": True}
     assert managed.additions() == {"tags": {"y": "2"}, "unset": 3, "new": {"deep": True}}
-
-
-def test_removal_of_a_set_field_is_refused() -> None:
-    managed = managed_of({"spec": {"tags": {"x": "1"}}})
-    del managed.spec["tags"]["x"]
-    with pytest.raises(UsageError, match=r"spec\.tags\.x"):
-        managed.additions()
-
-
-def test_the_status_patch_contains_only_differences() -> None:
-    managed = managed_of({"spec": {}, "status": {"a": {"b": 1, "c": 2}, "gone": 1}})
-    managed.status["a"]["b"] = 9
-    del managed.status["gone"]
-    assert managed.status_patch == {"a": {"b": 9}, "gone": None}
-
-
-async def test_advance_keeps_the_pending_status() -> None:
-    managed = managed_of({"spec": {}, "status": {"a": 1}})
-    managed.status["b"] = 2
-    managed.set_conditions(Condition.creating())
-    managed.advance(Stored("a", 8, b'{"spec": {"x": 1}, "status": {"a": 5}}'))
-    assert (managed.status["a"], managed.status["b"]) == (5, 2)
-    assert managed.spec == {"x": 1}
-    assert managed.set_types == {"Ready"}
-
-
-async def test_reset_drops_all_pending_changes() -> None:
-    managed = managed_of({"spec": {}})
-    managed.status["b"] = 2
-    managed.annotations["c"] = "3"
-    managed.set_conditions(Condition.creating())
-    managed.reset(managed.stored)
-    assert (managed.status, managed.annotations, managed.set_types) == ({}, {}, set())
 
 
 def test_the_external_name_is_an_annotation() -> None:
