@@ -129,26 +129,44 @@ async def load_access(options: KubeOptions, previous: Access | None) -> Access:
         await asyncio.to_thread(importlib.import_module, CLIENT)
     target = None if previous is not None and previous.in_pod else find_target(options)
     with tempfile.TemporaryDirectory(prefix="natsctl-") as folder:
+        headers: tuple[tuple[str, str], ...] = ()
         if target is None:
-            configured = _from_pod(options)
+            client, namespace = _from_pod(options)
+            good_for_s = options.reread_s
         else:
             credentials = await resolve_credentials(target, Path(folder), options)
-            configured = await _from_kubeconfig(target, credentials)
-        return await _access(configured, options, previous)
+            client = await _from_kubeconfig(target, credentials)
+            namespace, good_for_s = target.namespace, credentials.good_for_s
+            headers = _impersonation_headers(credentials.user)
+        server = client.host.rstrip("/")
+        url = urlsplit(server)
+        if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
+            raise UsageError("the server's URL is not https://HOST:PORT, without user or password")
+        secret = ""
+        authorization = await client.get_api_key_with_prefix("BearerToken")
+        if authorization:
+            scheme, _, secret = authorization.strip().partition(" ")
+            if not secret.isascii() or not secret.isprintable() or " " in secret:
+                raise UsageError("the token has spaces or other characters that no token has")
+            headers = (("Authorization", f"{scheme} {secret}"), *headers)
+        digest, tls = _tls(client, previous) if url.scheme == "https" else (b"", True)
+    return Access(
+        server=server if previous is None else previous.server,
+        namespace=options.namespace or namespace or "default",
+        context=None if target is None else target.context,
+        in_pod=target is None,
+        headers=headers,
+        secret=secret,
+        tls=tls,
+        tls_digest=digest,
+        server_name=(client.tls_server_name or None) if url.scheme == "https" else None,
+        proxy=proxy_for(server, client.proxy),
+        good_for_s=good_for_s,
+    )
 
 
-class _Configured(msgspec.Struct, frozen=True, kw_only=True):
-    """The official client's configuration, and the values that it doesn't have."""
-
-    client: "Configuration"
-    context: str | None
-    in_pod: bool
-    namespace: str | None
-    good_for_s: float
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-def _from_pod(options: KubeOptions) -> _Configured:
+def _from_pod(options: KubeOptions) -> tuple["Configuration", str | None]:
+    """Return the official client's configuration in a pod, and the pod's namespace."""
     # imported here and below because a process may need no cluster
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException  # noqa: PLC0415
@@ -165,21 +183,17 @@ def _from_pod(options: KubeOptions) -> _Configured:
         files = {"token_filename": folder / "token", "cert_filename": folder / "ca.crt"}
         loader(**files).load_and_set(client)
         file = folder / "namespace"
-        namespace = file.read_text("utf-8").strip() if file.exists() else None
+        return client, file.read_text("utf-8").strip() if file.exists() else None
     except ConfigException as error:
         raise UsageError(f"the service account in {folder}: {error}") from error
     except OSError as error:
         raise UsageError(f"the service account in {folder}: {error.strerror}") from error
-    return _Configured(
-        client=client,
-        context=None,
-        in_pod=True,
-        namespace=namespace,
-        good_for_s=options.reread_s,
-    )
 
 
-async def _from_kubeconfig(target: ClusterTarget, credentials: ResolvedCredentials) -> _Configured:
+async def _from_kubeconfig(
+    target: ClusterTarget, credentials: ResolvedCredentials
+) -> "Configuration":
+    """Return the official client's configuration for a kubeconfig's context."""
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException, load_kube_config_from_dict  # noqa: PLC0415
 
@@ -201,14 +215,7 @@ async def _from_kubeconfig(target: ClusterTarget, credentials: ResolvedCredentia
         ) from error
     except (ValueError, TypeError, LookupError):
         raise UsageError(f"{target.source}: the auth-provider is invalid") from None
-    return _Configured(
-        client=client,
-        context=target.context,
-        in_pod=False,
-        namespace=target.namespace,
-        good_for_s=credentials.good_for_s,
-        headers=_impersonation_headers(credentials.user),
-    )
+    return client
 
 
 def _impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
@@ -224,35 +231,6 @@ def _impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
         if not value.isprintable():
             raise UsageError(f"the kubeconfig has a line break or the like for {name}")
     return sent
-
-
-async def _access(configured: _Configured, options: KubeOptions, previous: Access | None) -> Access:
-    client = configured.client
-    server = client.host.rstrip("/")
-    url = urlsplit(server)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
-        raise UsageError("the server's URL is not https://HOST:PORT, without user or password")
-    headers, secret = configured.headers, ""
-    authorization = await client.get_api_key_with_prefix("BearerToken")
-    if authorization:
-        scheme, _, secret = authorization.strip().partition(" ")
-        if not secret.isascii() or not secret.isprintable() or " " in secret:
-            raise UsageError("the token has spaces or other characters that a token can't have")
-        headers = (("Authorization", f"{scheme} {secret}"), *headers)
-    digest, tls = _tls(client, previous) if url.scheme == "https" else (b"", True)
-    return Access(
-        server=server if previous is None else previous.server,
-        namespace=options.namespace or configured.namespace or "default",
-        context=configured.context,
-        in_pod=configured.in_pod,
-        headers=headers,
-        secret=secret,
-        tls=tls,
-        tls_digest=digest,
-        server_name=(client.tls_server_name or None) if url.scheme == "https" else None,
-        proxy=proxy_for(server, client.proxy),
-        good_for_s=configured.good_for_s,
-    )
 
 
 def _tls(client: "Configuration", previous: Access | None) -> tuple[bytes, ssl.SSLContext | bool]:

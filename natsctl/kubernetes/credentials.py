@@ -45,16 +45,6 @@ class Credential(msgspec.Struct, frozen=True, rename="camel"):
     def __repr__(self) -> str:
         return "Credential(***)"
 
-    @property
-    def lifetime_s(self) -> float | None:
-        """Seconds until the credential expires, below 0 if it has; None if it has no expiry."""
-        if self.expiration_timestamp is None:
-            return None
-        expires_at = self.expiration_timestamp
-        if expires_at.tzinfo is None:
-            expires_at = expires_at.replace(tzinfo=UTC)
-        return (expires_at - datetime.now(UTC)).total_seconds()
-
 
 class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
@@ -107,39 +97,29 @@ async def _run(plugin: Exec, environment: dict[str, str]) -> tuple[int, bytes]:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await _wait_for_end(process, process.stdout)
-
-
-async def _wait_for_end(process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
-    """Wait until the process has ended; its pipe stays open until its output is read."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(END_S):
-            while await output.read(OUTPUT_MAX):
-                pass
-            await process.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    while await process.stdout.read(OUTPUT_MAX):
+                        pass  # the pipe stays open until its output is read
+                    await process.wait()
 
 
 def _environment(plugin: Exec, cluster: ClusterEntry) -> dict[str, str]:
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
-        spec["cluster"] = _cluster_info(cluster)
-    info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
+        extensions = cluster.extensions or ()
+        info: dict[str, object] = {
+            "server": cluster.server,
+            "tls-server-name": cluster.tls_server_name,
+            "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
+            "certificate-authority-data": cluster.authority_data(),
+            "proxy-url": cluster.proxy_url,
+            "config": next((one.extension for one in extensions if one.name == _CONFIG), None),
+        }
+        spec["cluster"] = {name: value for name, value in info.items() if value is not None}
+    request = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
     plugin_variables = {variable.name: variable.value for variable in plugin.env or ()}
-    return {**os.environ, **plugin_variables, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-
-
-def _cluster_info(cluster: ClusterEntry) -> dict[str, object]:
-    info: dict[str, object] = {
-        "server": cluster.server,
-        "tls-server-name": cluster.tls_server_name,
-        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
-        "certificate-authority-data": cluster.authority_data(),
-        "proxy-url": cluster.proxy_url,
-        "config": next(
-            (entry.extension for entry in cluster.extensions or () if entry.name == _CONFIG), None
-        ),
-    }
-    return {name: value for name, value in info.items() if value is not None}
+    return {**os.environ, **plugin_variables, "KUBERNETES_EXEC_INFO": json.dumps(request)}
 
 
 def _credential(plugin: Exec, output: bytes) -> Credential:
@@ -183,7 +163,13 @@ async def resolve_credentials(
     user, good_for_s = _read_token_file(target.user, options)
     if user.exec is not None:
         credential = await run_plugin(user.exec, target.cluster, timeout_s=options.plugin_timeout_s)
-        user, good_for_s = _with_credential(user, credential), _renewal_s(credential)
+        user, good_for_s = _with_credential(user, credential), math.inf
+        if credential.expiration_timestamp is not None:
+            expires_at = credential.expiration_timestamp
+            if expires_at.tzinfo is None:
+                expires_at = expires_at.replace(tzinfo=UTC)
+            lifetime_s = (expires_at - datetime.now(UTC)).total_seconds()
+            good_for_s = max(RENEW_MIN_S, lifetime_s - min(EARLY_S, lifetime_s / 2))
     certificate = _write_data(user.client_certificate_data, folder / "tls.crt")
     key = _write_data(user.client_key_data, folder / "tls.key")
     authority = _write_data(target.cluster.certificate_authority_data, folder / "ca.crt")
@@ -219,20 +205,11 @@ def _with_credential(user: User, credential: Credential) -> User:
         return user
     return msgspec.structs.replace(
         user,
-        client_certificate_data=_base64(credential.client_certificate_data),
-        client_key_data=_base64(credential.client_key_data),
+        client_certificate_data=base64.b64encode(
+            credential.client_certificate_data.encode()
+        ).decode(),
+        client_key_data=base64.b64encode(credential.client_key_data.encode()).decode(),
     )
-
-
-def _renewal_s(credential: Credential) -> float:
-    lifetime_s = credential.lifetime_s
-    if lifetime_s is None:
-        return math.inf
-    return max(RENEW_MIN_S, lifetime_s - min(EARLY_S, lifetime_s / 2))
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def _write_data(data: str | None, file: Path) -> str | None:

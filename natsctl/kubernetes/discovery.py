@@ -129,7 +129,20 @@ class Discovery:
         except StoreMissingError:
             return _Lookup(time, {}, await self._missing_version(api_version))
         served = _decoded(reply.body, _Resources, path).resources or []
-        return _Lookup(time, _resources(api_version, served))
+        names = {resource.name for resource in served}
+        resources = {
+            resource.kind: ApiResource(
+                api_version=api_version,
+                kind=resource.kind,
+                plural=resource.name,
+                namespaced=resource.namespaced,
+                verbs=frozenset(resource.verbs),
+                has_status=f"{resource.name}/status" in names,
+            )
+            for resource in reversed(served)
+            if "/" not in resource.name
+        }
+        return _Lookup(time, resources)
 
     async def _missing_version(self, api_version: str) -> str:
         """Return why the server doesn't have a group version, and which versions it has."""
@@ -169,7 +182,12 @@ class KindWire:
 
     async def call(self, method: str, path: str, **options: Any) -> Reply:
         if self._guard.dry_run and method not in READS:
-            options = _as_dry_run(method, options)
+            if method == "DELETE" and options.get("body"):
+                # a deletion has its options in its body; the server then ignores those in the query
+                body = msgspec.json.decode(options["body"], type=dict[str, object])
+                options["body"] = msgspec.json.encode({**body, "dryRun": ["All"]})
+            else:
+                options["query"] = {**(options.get("query") or {}), "dryRun": "All"}
         call = partial(self._wire.call, method, path, **options)
         try:
             return await (call() if method in READS else self._guard.send(self._kind, call))
@@ -185,33 +203,6 @@ class KindWire:
         except KindMissingError:
             self._discovery.forget(self._kind.api_version)
             raise
-
-
-def _as_dry_run(method: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a request that the server only checks.
-
-    A deletion has its options in its body; the server then ignores those in the query.
-    """
-    if method == "DELETE" and options.get("body"):
-        body = msgspec.json.decode(options["body"], type=dict[str, object])
-        return {**options, "body": msgspec.json.encode({**body, "dryRun": ["All"]})}
-    return {**options, "query": {**(options.get("query") or {}), "dryRun": "All"}}
-
-
-def _resources(api_version: str, resources: list[_Resource]) -> dict[str, ApiResource]:
-    names = {resource.name for resource in resources}
-    return {
-        resource.kind: ApiResource(
-            api_version=api_version,
-            kind=resource.kind,
-            plural=resource.name,
-            namespaced=resource.namespaced,
-            verbs=frozenset(resource.verbs),
-            has_status=f"{resource.name}/status" in names,
-        )
-        for resource in reversed(resources)
-        if "/" not in resource.name
-    }
 
 
 def _missing_text(api_version: str, kind: str, lookup: _Lookup) -> str:

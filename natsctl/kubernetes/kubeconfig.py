@@ -169,11 +169,6 @@ def find_target(options: KubeOptions) -> ClusterTarget | None:
         target = ClusterTarget(
             source="the options", context=None, cluster=ClusterEntry(), user=User()
         )
-    return _override(target, options)
-
-
-def _override(target: ClusterTarget, options: KubeOptions) -> ClusterTarget | None:
-    """Return the target with the values of the options; None if it has no server."""
     cluster, user = target.cluster, target.user
     if options.server:
         cluster = replace(cluster, server=options.server)
