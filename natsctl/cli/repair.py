@@ -1,11 +1,9 @@
 """`natsctl repair`: what a person does once a year."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
-import msgspec
 import typer
 
 from natsctl.cli.arguments import NameArgument, NamedOption
@@ -19,25 +17,13 @@ from natsctl.errors import NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.options import NatsOptions
-from natsctl.jetstream.store import BucketStore, KvStore, bucket_names
+from natsctl.jetstream.store import BucketStore, KvStore
 from natsctl.jetstream.stores import Nats
-from natsctl.managed.links import (
-    RECORDS,
-    AnnotationNames,
-    CreationLink,
-    Mark,
-    Standing,
-    annotations_of,
-    domains_of,
-    object_of,
-    permit_adoption,
-    resolve,
-    standing,
-    unlink,
-)
+from natsctl.managed.links import permit_adoption, resolve
 from natsctl.model.objects import Object
-from natsctl.operate.buckets import existing_bucket, open_bucket
+from natsctl.operate.buckets import open_bucket
 from natsctl.operate.entries import NONE, age
+from natsctl.operate.links import LinkState, forget_link, link_states
 from natsctl.operate.names import Name, parse_name
 
 app = App(help="Repair what nobody should have to, once a year.")
@@ -56,35 +42,6 @@ BucketOption = Annotated[
 OldBucketOption = Annotated[str | None, typer.Option("--bucket", metavar="BUCKET", hidden=True)]
 
 
-class LinkState(msgspec.Struct, frozen=True, rename="camel"):
-    """The state of a link to an external resource.
-
-    Attributes:
-        domain: the domain of the annotations; the reconcilers of an object have different ones.
-        revision: the revision of the object; 0 if the object does not exist.
-        state: linked, adopted, unknown or lost.
-        since: the time of the creation (RFC 3339); empty if it is not known.
-        external_name: the name in the outside system; empty if it is not known.
-    """
-
-    bucket: str
-    key: str
-    domain: str
-    revision: int
-    state: Standing
-    since: str
-    external_name: str
-
-
-class LinkRecord(msgspec.Struct, frozen=True):
-    """The record of a link: the object's bucket and key, its annotation names, and the link."""
-
-    bucket: str
-    key: str
-    names: AnnotationNames
-    link: CreationLink
-
-
 @external.add(
     "natsctl repair external list --bucket disks",
     "natsctl repair external list -o json | jq '.[].key'",
@@ -101,11 +58,7 @@ async def list_(
     the object does not exist or names another resource: check the outside system, then forget it.
     """
     async with connect(options) as connection:
-        names = await bucket_names(connection) if bucket is None else [bucket]
-        records = await _records(connection)
-        states = [state for name in names for state in await _states(connection, name, records)]
-    if bucket is None:
-        states += _states_without_bucket(records, names)
+        states = await link_states(connection, bucket)
     keys = (f"{state.bucket}/{state.key}" for state in states)
     write_result(states, output, names=keys, table=lambda: _write_table(states))
 
@@ -182,113 +135,8 @@ async def forget(
     """
     named = _named(object_, bucket)
     async with connect(options) as connection:
-        records = await _records(connection)
-        exists = named.bucket in await bucket_names(connection)
-        store = BucketStore(Bucket(connection, named.bucket), Object)
-        own = [
-            key
-            for key, one in records.items()
-            if (one.bucket, one.key) == (named.bucket, named.key)
-        ]
-        if not own and not (exists and domains_of(await _annotations(store, named.key))):
-            raise NotFoundError(f"{named} has no link to an external resource")
-        recorded = BucketStore(Bucket(connection, RECORDS.bucket), keys=RECORDS.keys)
-        for key in own:
-            await recorded.delete(key, purge=True)
-        if exists:
-            await unlink(store, named.key)
+        await forget_link(connection, named)
     write_line(f"{named} forgotten")
-
-
-async def _annotations(store: BucketStore, key: str) -> dict[str, str]:
-    """Return the annotations of an object; empty if the object does not exist."""
-    try:
-        return annotations_of((await store.get(key)).value)
-    except NotFoundError:
-        return {}
-
-
-async def _records(connection: Connection) -> dict[str, LinkRecord]:
-    """Return all records by the key of the record; empty if their bucket does not exist."""
-    bucket = Bucket(connection, RECORDS.bucket)
-    try:
-        await bucket.state()
-    except StoreMissingError:
-        return {}
-    records: dict[str, LinkRecord] = {}
-    for message in await BucketStore(bucket, keys=RECORDS.keys).listing():
-        names, object_bucket, key = object_of(message.key)
-        link = RECORDS.decode(message.value)
-        records[message.key] = LinkRecord(object_bucket, key, names, link)
-    return records
-
-
-async def _states(
-    connection: Connection, name: str, records: Mapping[str, LinkRecord]
-) -> list[LinkState]:
-    """Return the states of the links from a bucket's objects."""
-    bucket = await existing_bucket(connection, name)
-    objects = {message.key: message for message in await BucketStore(bucket).listing()}
-    bucket_records = defaultdict[str, list[LinkRecord]](list)
-    for record in records.values():
-        if record.bucket == name:
-            bucket_records[record.key].append(record)
-    states: list[LinkState] = []
-    for key in sorted({*objects, *bucket_records}):
-        message = objects.get(key)
-        annotations = {} if message is None else annotations_of(message.value)
-        revision = 0 if message is None else message.revision
-        for record in _links(name, key, bucket_records.get(key, []), annotations):
-            annotated = None if message is None else CreationLink.of(annotations, record.names)
-            states += _state(record, revision, annotated)
-    return states
-
-
-def _states_without_bucket(
-    records: Mapping[str, LinkRecord], names: list[str]
-) -> Iterator[LinkState]:
-    """Yield the states of links whose bucket does not exist."""
-    for record in records.values():
-        if record.bucket not in names:
-            yield from _state(record, 0, None)
-
-
-def _links(
-    bucket: str, key: str, records: Iterable[LinkRecord], annotations: Mapping[str, str]
-) -> list[LinkRecord]:
-    """Return the records of an object, and an empty one for each further link that it holds."""
-    links = {max(record.names.domains): record for record in records}
-    for domain in domains_of(annotations):
-        names = AnnotationNames(domain)
-        links.setdefault(max(names.domains), LinkRecord(bucket, key, names, CreationLink()))
-    return [links[domain] for domain in sorted(links)]
-
-
-def _state(
-    record: LinkRecord, revision: int, annotated: CreationLink | None
-) -> Iterator[LinkState]:
-    """Yield the state of a link, if there is one.
-
-    *annotated* is the link in the object's annotations; None if the object does not exist.
-    """
-    recorded = record.link
-    state = standing(recorded, annotated)
-    if state is None:
-        return
-    link = recorded
-    if annotated and state is not Standing.LOST and not recorded.answers(annotated):
-        link = annotated
-    mark = link.adopted or link.succeeded or link.pending
-    since = Mark.parse(mark).time.isoformat() if mark else ""
-    yield LinkState(
-        bucket=record.bucket,
-        key=record.key,
-        domain=record.names.domain,
-        revision=revision,
-        state=state,
-        since=since,
-        external_name=link.external_name,
-    )
 
 
 def _write_table(states: list[LinkState]) -> None:

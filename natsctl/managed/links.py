@@ -10,7 +10,6 @@ the whole object removes its annotations, and must not cause a second external r
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -321,42 +320,6 @@ def record_key(bucket: str, key: str, names: AnnotationNames) -> str:
     """Return the key of an object's record, among the records of one domain of annotations."""
     domain = max(names.domains).replace(".", "_")
     return f"{PREFIX}.{domain}.{bucket}.{key}"
-
-
-def object_of(key: str) -> tuple[AnnotationNames, str, str]:
-    """Return the names, the bucket and the key of the object with this record; see `record_key`."""
-    _, domain, bucket, object_key = key.split(".", 3)
-    return AnnotationNames(domain.replace("_", ".")), bucket, object_key
-
-
-class Standing(StrEnum):
-    """The state of a link."""
-
-    LINKED = "linked"
-    ADOPTED = "adopted"
-    """The object took over a resource that natsctl didn't create."""
-    UNKNOWN = "unknown"
-    """A creation has begun, and its result is not known."""
-    LOST = "lost"
-    """There is a record, but its object is gone or names another external resource."""
-
-
-def standing(recorded: CreationLink, held: CreationLink | None) -> Standing | None:
-    """Return the state of the link that is recorded and that the object holds.
-
-    *held* is None if the object does not exist. Returns None if there is nothing to show: no
-    record, or nothing was created.
-    """
-    if held is None:
-        return Standing.LOST if recorded.external_name or recorded.unknown else None
-    link = recorded if not held or recorded.answers(held) else held
-    if link is held and recorded.contradicts(held):
-        return Standing.LOST
-    if link.unknown:
-        return Standing.UNKNOWN
-    if not (recorded and link.external_name):
-        return None
-    return Standing.ADOPTED if link.adopted else Standing.LINKED
 
 
 class PendingResult(msgspec.Struct, frozen=True):
