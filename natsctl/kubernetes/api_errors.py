@@ -165,28 +165,16 @@ class StatusCause(msgspec.Struct, frozen=True):
 class _Details(msgspec.Struct, frozen=True):
     name: str = ""
     kind: str = ""
-    causes: list[StatusCause] | None = None
+    causes: tuple[StatusCause, ...] | None = None
 
 
-class _Status(msgspec.Struct, frozen=True):
+class ApiStatus(msgspec.Struct, frozen=True):
+    """The content of an error response, a `metav1.Status`."""
+
     message: str = ""
     reason: str = ""
     code: int = 0
     details: _Details | None = None
-
-
-class ApiStatus(msgspec.Struct, frozen=True):
-    """The content of an error response.
-
-    `name` and `resource` identify the object that the error is about; they may be empty.
-    """
-
-    code: int
-    message: str = ""
-    reason: str = ""
-    name: str = ""
-    resource: str = ""
-    causes: tuple[StatusCause, ...] = ()
 
     @property
     def text(self) -> str:
@@ -199,9 +187,8 @@ class ApiStatus(msgspec.Struct, frozen=True):
             return f"status {self.code}"
 
     @property
-    def field_causes(self) -> list[StatusCause]:
-        """The causes that name a field."""
-        return [cause for cause in self.causes if cause.field]
+    def causes(self) -> tuple[StatusCause, ...]:
+        return (self.details and self.details.causes) or ()
 
 
 def read_status(code: int, body: bytes) -> ApiStatus:
@@ -210,18 +197,10 @@ def read_status(code: int, body: bytes) -> ApiStatus:
     If *code* is 0, the code in the body is used, as for the ERROR event of a watch.
     """
     try:
-        status = msgspec.json.decode(body, type=_Status)
+        status = msgspec.json.decode(body, type=ApiStatus)
     except DECODE_ERRORS:
-        return ApiStatus(code, _one_line(body.decode("utf-8", "replace")))
-    details = status.details or _Details()
-    return ApiStatus(
-        code or status.code,
-        _one_line(status.message),
-        status.reason,
-        details.name,
-        details.kind,
-        tuple(details.causes or ()),
-    )
+        status = ApiStatus(body.decode("utf-8", "replace"))
+    return replace(status, code=code or status.code, message=_one_line(status.message))
 
 
 def error_for(status: ApiStatus, request: RequestInfo) -> StoreError:
@@ -287,9 +266,10 @@ def _forbidden(status: ApiStatus, request: RequestInfo) -> StoreError:
 
 
 def _not_found(status: ApiStatus, request: RequestInfo) -> StoreError:
-    if status.resource == "namespaces" and request.resource != "namespaces":
-        return StoreMissingError(f"cannot {request}: there is no namespace {status.name!r}")
-    if not status.name or _PATH_NOT_SERVED in status.message:
+    details = status.details or _Details()
+    if details.kind == "namespaces" and request.resource != "namespaces":
+        return StoreMissingError(f"cannot {request}: there is no namespace {details.name!r}")
+    if not details.name or _PATH_NOT_SERVED in status.message:
         return KindMissingError(
             f"cannot {request}: the server has no such kind; check that its "
             "CustomResourceDefinition is installed"
@@ -324,7 +304,7 @@ def _invalid_fields(status: ApiStatus) -> str:
 
     A reason may dump the whole value before it names the problem.
     """
-    causes = status.field_causes
+    causes = [cause for cause in status.causes if cause.field]
     if not causes:
         return status.text
     limit = max(CAUSE_MIN, TEXT_MAX // min(len(causes), CAUSES_MAX))

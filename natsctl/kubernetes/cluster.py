@@ -193,7 +193,6 @@ def _from_pod(options: KubeOptions) -> tuple["Configuration", str | None]:
 async def _from_kubeconfig(
     target: ClusterTarget, credentials: ResolvedCredentials
 ) -> "Configuration":
-    """Return the official client's configuration for a kubeconfig's context."""
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException, load_kube_config_from_dict  # noqa: PLC0415
 

@@ -45,6 +45,9 @@ class ObjectDecoder:
     """Decodes the objects of one kind, without `managedFields` unless the kind keeps them."""
 
     def __init__(self, kind: KubeKind[Any]) -> None:
+        self.accept = self.accept_list = "application/json"  # the media types of objects and lists
+        if kind.metadata_only:
+            self.accept, self.accept_list = PARTIAL.format(""), PARTIAL.format("List")
         self._name = kind.name
         self._metadata_only = kind.metadata_only
         self._managed_fields = kind.managed_fields
@@ -53,16 +56,6 @@ class ObjectDecoder:
         self._start = b'{"apiVersion":%s,"kind":%s,' % (version, name)
         self._served_start = b'{"kind":%s,"apiVersion":%s,"metadata":' % (name, version)
         self._first: dict[bytes, Stored] = {}
-
-    @property
-    def accept(self) -> str:
-        """The media type for reading or watching objects of this kind."""
-        return PARTIAL.format("") if self._metadata_only else "application/json"
-
-    @property
-    def accept_list(self) -> str:
-        """The media type for listing objects of this kind."""
-        return PARTIAL.format("List") if self._metadata_only else "application/json"
 
     def sent(self, document: bytes) -> Stored:
         """Return the object in a response or an event of a watch, as `stored` does.

@@ -438,7 +438,6 @@ class HttpPool:
         return _lines(destination.route.headers.items())
 
     def _unused(self) -> HttpConnection | None:
-        """Return the connection that was used last, if one is open."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -446,7 +445,6 @@ class HttpPool:
         return None
 
     def _keep_connection(self, key: ConnectionKey, connection: HttpConnection) -> None:
-        """Keep a connection for the next request to the destination."""
         if self._destination is None or key is not self._destination.key:
             connection.close()
             return
@@ -456,7 +454,6 @@ class HttpPool:
             self._idle_timer = self._loop.call_later(self._idle_s, self._close_unused)
 
     def _close_unused(self) -> None:
-        """Close the connections that were not used for so long."""
         self._idle_timer, now = None, self._loop.time()
         while self._idle and self._idle[0].idle_since + self._idle_s <= now:
             self._idle.popleft().close()

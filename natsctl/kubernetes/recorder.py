@@ -52,7 +52,6 @@ class KubeEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def namespace(self) -> str:
-        """The namespace of the Event."""
         return self.about.namespace or CLUSTER_NAMESPACE
 
 
@@ -66,12 +65,10 @@ class _Occurrence(msgspec.Struct, frozen=True, gc=False):
     time: datetime
 
     def first(self) -> KubeEvent:
-        """Return the Event after its first time."""
         name, time = _event_name(self.about.name), _text(self.time)
         return KubeEvent(name, self.about, self.type, self.reason, self.message, time, time)
 
     def again(self, event: KubeEvent) -> KubeEvent:
-        """Return the Event after one more time."""
         return replace(event, count=event.count + 1, last=_text(self.time))
 
 
@@ -183,7 +180,6 @@ def _text(time: datetime) -> str:
 
 
 def _series(event: KubeEvent) -> dict[str, object]:
-    """Return the series of an Event that happened more than once."""
     if event.count == 1:
         return {}
     return {"series": {"count": event.count, "lastObservedTime": event.last}}

@@ -168,7 +168,6 @@ class KubeStore:
         return await self._find(self.kind.api_version, self.kind.kind)
 
     async def _located(self, manifest: Document) -> tuple[str, str]:
-        """Return the key and the path of the manifest's object."""
         key = self.kind.key_of(manifest)
         try:
             return key, await self._path(key)

@@ -265,11 +265,20 @@ class Transport:
         request = _Request("GET", path, query, (("Accept", accept),), None, safe=True, streams=True)
         try:
             async with asyncio.timeout(silence_s):
-                response = await self._open_stream(request)
+                access = await self._login.current()
+                outcome = await self._attempt(request, access)
+                if isinstance(outcome, _Failure) and outcome.renew_access:
+                    await self._renew(access, outcome)
+                    outcome = await self._attempt(request, await self._login.current())
         except TimeoutError as error:
             raise WatchBrokenError(
                 f"cannot {request.info}: {self.server} does not answer within {silence_s:g} s"
             ) from error
+        if isinstance(outcome, _Failure):
+            if outcome.status is None:  # no response
+                raise WatchBrokenError(str(outcome.error)) from outcome.error.__cause__
+            raise outcome.error
+        response = cast("HttpResponse", outcome)
         try:
             lines = read_lines(
                 response,
@@ -386,18 +395,6 @@ class Transport:
             self._warned.move_to_end(text)
             if len(self._warned) > REMEMBERED_MAX:
                 self._warned.popitem(last=False)
-
-    async def _open_stream(self, request: _Request) -> HttpResponse:
-        access = await self._login.current()
-        outcome = await self._attempt(request, access)
-        if isinstance(outcome, _Failure) and outcome.renew_access:
-            await self._renew(access, outcome)
-            outcome = await self._attempt(request, await self._login.current())
-        if not isinstance(outcome, _Failure):
-            return cast("HttpResponse", outcome)
-        if outcome.status is None:  # no response
-            raise WatchBrokenError(str(outcome.error)) from outcome.error.__cause__
-        raise outcome.error
 
 
 @lru_cache(maxsize=256)

@@ -332,7 +332,6 @@ class KubeWatch:
             )
 
     async def _streams_lists(self) -> bool:
-        """Return whether the server's version can list within a watch."""
         try:
             reply = await self._wire.call("GET", "/version")
             version = msgspec.json.decode(reply.body, type=_Version)

@@ -61,17 +61,14 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 
     @property
     def create_succeeded(self) -> str:
-        """The time at which the success of a creation was recorded."""
         return f"{self.domain}/external-create-succeeded"
 
     @property
     def create_failed(self) -> str:
-        """The time at which the failure of a creation was recorded."""
         return f"{self.domain}/external-create-failed"
 
     @property
     def adopted(self) -> str:
-        """The time at which a resource that existed before was taken over."""
         return f"{self.domain}/external-adopted"
 
     @property
@@ -181,7 +178,6 @@ class Mark(msgspec.Struct, frozen=True):
         return f"{time_text(self.time)}{revision}{self.name and f' name {self.name}'}"
 
     def answers(self, intent: "Mark") -> bool:
-        """Return whether this is the result of the intent."""
         if intent.intent is None:
             return self.time >= intent.time
         return self.intent == intent.intent

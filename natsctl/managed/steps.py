@@ -117,26 +117,12 @@ class Reconciliation(Generic[T]):
         self.diff = ""  # what differs, if the external resource is not up to date
 
     async def take(self, action: ReconcileAction) -> float | None:
-        """Take the step; return the seconds until the next reconciliation, or None."""
-        steps: dict[ReconcileAction, Callable[[], Awaitable[float | None]]] = {
-            ReconcileAction.PAUSE: self._pause,
-            ReconcileAction.REJECT: self._reject,
-            ReconcileAction.RELEASE: self._release,
-            ReconcileAction.ASK: self._ask,
-            ReconcileAction.WAIT: self._wait,
-            ReconcileAction.DELAY: self._delay,
-            ReconcileAction.KEEP: self._keep,
-            ReconcileAction.DELETE: self._delete,
-            ReconcileAction.CREATE: self._create,
-            ReconcileAction.ADOPT: self._adopt,
-            ReconcileAction.DISOWN: self._disown,
-            ReconcileAction.REPORT_ABSENT: self._report_absent,
-            ReconcileAction.SETTLE: self._settle,
-            ReconcileAction.LATE_INITIALIZE: self._late_initialize,
-            ReconcileAction.UPDATE: self._update,
-            ReconcileAction.REST: self._rest,
-        }
-        return await steps[action]()
+        """Take the step, the method with the action's name.
+
+        Returns the seconds until the next reconciliation, or None.
+        """
+        step: Callable[[], Awaitable[float | None]] = getattr(self, f"_{action.name.lower()}")
+        return await step()
 
     # ---- without an observation
 
@@ -578,6 +564,5 @@ class Reconciliation(Generic[T]):
 
 
 def _named(managed: Managed[Any]) -> str:
-    """Return an object as commands name it."""
     kind = managed.kind
     return f"{kind.bucket if isinstance(kind, KvKind) else kind.name}/{managed.key}"

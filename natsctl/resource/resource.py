@@ -237,6 +237,5 @@ class Resource(Generic[T]):
 
 
 def _line_of_caller() -> str:
-    """Return the file and line of the caller's caller."""
     line = extract_stack(limit=3)[0]
     return f"{line.filename}:{line.lineno}"

@@ -201,7 +201,6 @@ class InformerController(Hosted):
         return self._resource_kinds[name]
 
     def _watched(self) -> list[ResourceKind]:
-        """Return the resource kinds that have an informer."""
         return [kind for kind in self._resource_kinds.values() if kind.sources]
 
     def _check_has_informer(self, name: str) -> None:
@@ -322,7 +321,6 @@ class InformerController(Hosted):
         )
 
     def _errors(self) -> dict[str, str]:
-        """Return the error of each key with a call that is to be retried."""
         errors = [kind.failures() for kind in self._watched()]
         return {key: error for of_kind in errors for key, error in of_kind.items()}
 

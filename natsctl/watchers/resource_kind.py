@@ -167,7 +167,6 @@ class ResourceKind:
         loop.watch(source.informer, changed)
 
     def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
-        """Deliver the changes that waited."""
         if pending and self.holds(key):
             self.queue.offer(key)
 
