@@ -398,16 +398,14 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
 
     *Assumes* that the table keeps the wanted keys from now on.
     """
-    store, attempts = informer.store, 0
+    store, table, attempts = informer.store, informer.table, 0
 
     async def read(key: str) -> None:
         with suppress(NotFoundError):  # the watch brings the deletion
             await informer.fill((await store.get(key),))
 
     while True:
-        found: dict[str | None, None] = {}
-        await in_slices(informer.table.missing(wanted), found.setdefault)
-        missing = dict.fromkeys(filter(None, found))
+        missing = await _some_missing(table, wanted)
         if not missing:
             return
         attempts += 1
@@ -420,15 +418,27 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
             batch: list[Stored] = []
             async with aclosing(_listing(store)) as events:
                 async for event in events:
-                    if isinstance(event, Applied) and event.stored.key in missing:
+                    if isinstance(event, Applied) and table.lacks(event.stored.key, wanted):
                         batch.append(event.stored)
                     if len(batch) >= FILLED_MAX:
                         await informer.fill(batch)
                         batch = []
             await informer.fill(batch)
         except StoreError as error:
-            kind = informer.table.kind.name
-            log.warning("cannot read values yet", kind=kind, count=len(missing), error=error)
+            log.warning("cannot read values yet", kind=table.kind.name, error=error)
+
+
+async def _some_missing(table: Table[Any], wanted: Wanted) -> dict[str, None]:
+    """Return the keys without a value, or of more than `SINGLE_MAX` only some more than that."""
+    missing, slices = dict[str, None](), Slices()
+    for key in table.missing(wanted):
+        if key is not None:
+            missing[key] = None
+        if len(missing) > SINGLE_MAX:
+            break
+        if slices.is_over():
+            await slices.pause()
+    return missing
 
 
 async def deleted_keys(store: Store, wanted: Wanted) -> list[str]:

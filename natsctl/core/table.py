@@ -407,6 +407,15 @@ class Table(Generic[T]):
                 primary = self._primary_in(state, key)
                 yield key if primary is not None and wanted(primary) else None
 
+    def lacks(self, key: str, wanted: Keeps) -> bool:
+        """Return whether `missing` yields the key."""
+        for state in (self._state, self._listing):
+            if state is not None and key in state.unread:
+                primary = self._primary_in(state, key)
+                if primary is not None and wanted(primary):
+                    return True
+        return False
+
     def fill(self, stored: Stored) -> Change[T] | None:
         """Add the value of an object that was read from the store, if its revision is known here.
 
@@ -484,7 +493,7 @@ class Table(Generic[T]):
             self._list(self._listing, states)
             return changes
         if decode is None or self.partial or state.indexes:
-            for stored in states:
+            for stored in self._note_unread(state, states):
                 change = self._fold(stored)
                 if change is not None:
                     changes.append(change)
@@ -519,6 +528,30 @@ class Table(Generic[T]):
         else:
             self.revision = max(self.revision, states[-1].revision)
         return changes
+
+    def _note_unread(self, state: _State[T], states: Sequence[Stored]) -> Sequence[Stored]:
+        """Note the revisions of primaries that other processes sync; return the other states."""
+        keeping, before, others = self._keeping, self._state, list[Stored]()
+        if keeping is None or keeping.index or self.wants_all.is_set():
+            return states
+        if state.invalid or before.invalid:
+            return states
+        keeps, unread, lists = keeping.keeps, state.unread, before is not state
+        parts = unread.parts
+        for stored in states:
+            key = stored.key
+            if keeps(key):
+                others.append(stored)
+                continue
+            part = parts[hash(key) % len(parts)]
+            if key in part:
+                part[key] = stored.revision
+            elif lists and key not in before.valid and key not in state.valid:
+                unread[key] = stored.revision
+                parts = unread.parts
+            else:
+                others.append(stored)
+        return others
 
     def _fold(self, stored: Stored) -> Change[T] | None:
         """Apply one state of an object."""
@@ -617,7 +650,7 @@ class Table(Generic[T]):
         before, decode = self._state, self.kind.decoder
         plain = decode is not None and not (self.partial or before or before.indexes)
         valid: dict[str, Stored] = {}
-        for stored in states:
+        for stored in self._note_unread(listing, states):
             key = stored.key
             try:
                 if decode is not None and plain:

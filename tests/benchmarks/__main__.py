@@ -26,6 +26,7 @@ from tests.benchmarks import (
     bench_latency,
     bench_live,
     bench_markers,
+    bench_members,
     bench_memory,
     bench_plan,
     bench_queue,
@@ -79,6 +80,7 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "cluster": bench_cluster.run,
     "growth": bench_growth.run,
     "shards": bench_shards.run,
+    "members": bench_members.run,
     "soak": bench_soak.run,
 }
 ONLY_BY_NAME = {"soak"}  # takes long

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -55,7 +55,9 @@ async def _rate(size: int, keys: int) -> float:
         async with filled(keys) as server, AsyncExitStack() as stack:
             for number in range(size):
                 log = Path(folder) / f"{number}.log"
-                await stack.enter_async_context(_member(server, done, log))
+                program = "tests.benchmarks.support.sharded_controller:Sharded"
+                started = member(server, log, program, ("--shard",), {DONE: str(done)})
+                await stack.enter_async_context(started)
             line = f"members={size}"
             logs = [Path(folder) / f"{number}.log" for number in range(size)]
             await eventually(lambda: all(line in log.read_text() for log in logs))
@@ -67,18 +69,21 @@ async def _rate(size: int, keys: int) -> float:
 
 
 @asynccontextmanager
-async def _member(server: NatsServer, done: Path, log: Path) -> AsyncIterator[None]:
+async def member(
+    server: NatsServer, log: Path, program: str, options: Sequence[str], variables: dict[str, str]
+) -> AsyncIterator[int]:
+    """Run a daemon with the options, and kill it at the end; yields its process id."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "natsctl", "run", "--shard", "--server", server.url),
-            *("-c", "tests.benchmarks.support.sharded_controller:Sharded"),
+            *(sys.executable, "-m", "natsctl", "run", "--server", server.url),
+            *(*options, "-c", program),
             cwd=ROOT,
-            env={**os.environ, DONE: str(done)},
+            env={**os.environ, **variables},
             stdout=output,
             stderr=output,
         )
     try:
-        yield
+        yield process.pid
     finally:
         process.kill()
         await process.wait()

@@ -86,7 +86,7 @@ class Leadership:
         self.every = (1 << count) - 1
         self.epoch: int | None = None  # of the term; None on standby
         self.mask = 0  # the shares of this process in the term
-        self.kept = self.every  # those whose values are kept: of the last term, first all
+        self.kept = 0  # those whose values are kept: of the last term
         self.sought = asyncio.Event()  # a loop is ready to work and waits for a term
         self.begun = asyncio.Event()  # a term has begun, and has not ended
         self.unreadable: Callable[[str], None] = lambda _key: None
@@ -99,6 +99,7 @@ class Leadership:
         self._running: set[asyncio.Task[None]] = set()
         self._followers: tuple[Callable[[int, int], None], ...] = ()
         self._syncs = [0] * SHARES  # of each share, those that run now
+        self._kept = [False] * SHARES  # `kept`, for a quick look
         self._has: KeyFilter = _no_key
 
     @property
@@ -112,9 +113,13 @@ class Leadership:
             raise NotLeadingError(f"{self.name} is not led by this process: nothing is written")
 
     def keeps(self, key: str) -> bool:
-        """Return whether the values of the key's objects are kept: it is ours, or still synced."""
+        """Return whether the values of the key's objects are kept: it is ours, or still synced.
+
+        Before the first term, nobody knows which keys are ours, and memory that was used once
+        rarely returns to the system. So only names are kept until then.
+        """
         share = crc32(key.encode()) & 255
-        return not self.shared or bool(self.kept >> share & 1 or self._syncs[share])
+        return self._kept[share] or self._syncs[share] > 0
 
     def has(self, key: str) -> bool:
         """Return whether the key is this process's, or still worked on here."""
@@ -144,6 +149,7 @@ class Leadership:
         self._has = keys_in(mask, self.count)
         if mask:
             self.kept = mask
+            self._kept = [bool(mask >> share & 1) for share in range(SHARES)]
         for follower in self._followers:
             follower(mask, self.kept)
 

@@ -1,0 +1,85 @@
+"""The memory of two daemons that share a bucket's keys, against one that has them all."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.benchmarks.bench_shards import member
+from tests.benchmarks.support.counting_controller import DONE
+from tests.benchmarks.support.measured_server import Sizes, filled
+from tests.benchmarks.support.results import Row, limited, shown
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+
+MB = 1_000_000
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+LIMIT = 0.7
+KEYS_MIN = 300_000  # with fewer keys, what each process needs for itself decides
+PROGRAM = "tests.benchmarks.support.counting_controller:Counting"
+SHARED = ("--shard", "--lease-ttl", "120")
+WITHIN_S = 900.0
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    keys, ratios = 3 * sizes.keys, list[float]()
+    async with filled(keys) as server:
+        alone = await _resident(server, keys, 1, ())
+        members = await _resident(server, keys, 2, SHARED)
+    ratios = [resident / alone[0] for resident in members]
+    title = f"memory (RSS) of each of two members with {keys:,} keys, of one process's"
+    return [
+        limited(
+            title,
+            "x",
+            ratios,
+            target=f"<= {LIMIT:g}",
+            enough=lambda ratio: ratio <= LIMIT or keys < KEYS_MIN,
+        ),
+        shown("  in all", "MB", members, "one process", alone),
+    ]
+
+
+async def _resident(
+    server: NatsServer, keys: int, size: int, options: Sequence[str]
+) -> list[float]:
+    """Return the megabytes of each process once every key was synced and nothing is to do."""
+    with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
+        done = Path(folder) / "done"
+        done.touch()
+        logs = [Path(folder) / f"{number}.log" for number in range(size)]
+        async with AsyncExitStack() as stack:
+            pids = [
+                await stack.enter_async_context(
+                    member(server, log, PROGRAM, options, {DONE: str(done)})
+                )
+                for log in logs
+            ]
+
+            async def is_done() -> bool:
+                if size > 1 and not all(f"members={size}" in log.read_text() for log in logs):
+                    return False
+                before = [_processor_s(pid) for pid in pids]
+                await asyncio.sleep(3.0)
+                spent = [_processor_s(pid) - s for pid, s in zip(pids, before, strict=True)]
+                return done.stat().st_size >= keys and max(spent) < 0.3
+
+            await eventually(is_done, within_s=WITHIN_S)
+            return [_rss(pid) / MB for pid in pids]
+
+
+def _rss(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _processor_s(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) * TICK_S
+
+
+if __name__ == "__main__":
+    for row in asyncio.run(run(Sizes(keys=int(sys.argv[1]) // 3))):
+        print(row)
