@@ -46,7 +46,7 @@ for profile, examples in {"short": 20, "long": 200}.items():
 settings.load_profile("short")
 
 VIRTUAL = ("unit", "property", "scenarios")
-WITHOUT_SERVERS = (*VIRTUAL, "simulation", "architecture", "typing")
+WITHOUT_SERVERS = (*VIRTUAL, "simulation", "architecture", "typing", "model")
 SERVERS = {"nats", "kube"}  # as parameters of the contract suite name them
 
 

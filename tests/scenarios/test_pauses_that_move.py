@@ -17,7 +17,7 @@ from natsctl.model.pause import Pause
 from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit
 from tests.support.controllers.quarantined_apps import die
-from tests.support.controllers.sharding_group import TTL_S, Way, WayStore
+from tests.support.controllers.sharing_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
 
 PAUSED = ("metadata", "annotations", "natsctl.io/paused")

@@ -21,7 +21,7 @@ from natsctl.core.coordination.shares import Participation, Shares, participatio
 from natsctl.core.coordination.term import SHARES, keys_in
 from natsctl.model.kinds import kv
 from natsctl.testing import MemoryStores
-from tests.support.controllers.sharding_group import Way, WayStore
+from tests.support.controllers.sharing_group import Way, WayStore
 from tests.support.eventually import eventually
 
 NAME, TTL_S = "apps", 10.0
