@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.clients.nats_admin import Admin, Entry, NoMessage
-from tests.support.controllers.sync_log import Book, Overlap, Record
+from tests.support.controllers.sync_log import PAUSE_S, Book, Overlap, Record
 from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import no_consumers
 from tests.support.faults.process_group import Member, ProcessGroup, processes
@@ -272,3 +272,32 @@ def log_with(folder: Path, records: list[str]) -> Book:
     lines = [Record(int(pid), event, "k") for pid, event in map(str.split, records)]
     book.path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return book
+
+
+@pytest.mark.parametrize(
+    ("options", "former"),
+    [
+        pytest.param(("--leader-elect",), "turns", id="leader"),
+        pytest.param(("--shard",), "turns.shards.old", id="member"),
+    ],
+)
+async def test_daemons_stop_beside_one_of_version_0_2_and_go_on_when_it_is_gone(
+    nats_server: NatsServer, tmp_path: Path, options: tuple[str, ...], former: str
+) -> None:
+    """What that version stores is written by hand: it sees no record of newer ones."""
+    stored = {"holder": "old:1:aa", "since": "2026-01-01T00:00:00Z", "ttlS": 15}
+    refused = "old:1:aa runs turns with version 0.2: stop all its daemons of that version first"
+    async with (
+        processes(2, nats_server, tmp_path, ttl_s=6, options=options) as group,
+        Admin(nats_server.url) as admin,
+    ):
+        lost = "lost leadership" if "--leader-elect" in options else "stopped sharing keys"
+        await group.leader()
+        await admin.put(LEASES, former, stored)
+        await eventually(lambda: all(refused in member.log for member in group.members))
+        await eventually(lambda: any(lost in member.log for member in group.members))
+        since = group.recorded
+        await asyncio.sleep(10 * PAUSE_S)
+        assert not any(member.begun(since) for member in group.members)
+        await admin.delete(LEASES, former)
+        await group.progress(*group.members)
