@@ -2,11 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from natsctl.controller.reads import Reads
 from natsctl.controller.slots import only_primary
-from natsctl.controller.sync import DeletionPolicy
 from natsctl.core.options import POLICY, RATE, SECONDS, TEXT, WORKERS, Option, check_class
 from natsctl.core.readers import Primary
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
@@ -18,6 +17,8 @@ from natsctl.model.store import Change
 if TYPE_CHECKING:
     from natsctl.controller.runtime import ControllerRuntime
 
+
+DeletionPolicy = Literal["delete", "orphan"]
 
 _OPTIONS = {
     "name": TEXT,

@@ -9,10 +9,12 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 """
 
 import asyncio
+import random
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -27,7 +29,7 @@ from natsctl.controller.owners import OwnerNames
 from natsctl.controller.reads import Reads
 from natsctl.controller.secondaries import Secondaries
 from natsctl.controller.slots import STATUSES, only_primary, slots
-from natsctl.controller.sync import SyncRuns, keeps_up, resync
+from natsctl.controller.sync import SyncRuns
 from natsctl.core.backends import Backends
 from natsctl.core.coordination.installation import (
     Installation,
@@ -39,7 +41,7 @@ from natsctl.core.environment import environment
 from natsctl.core.explain import Explanation, Status, source_of
 from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
-from natsctl.core.loop import PrimaryListener
+from natsctl.core.loop import KeyQueue
 from natsctl.core.readers import CacheReader, Primary
 from natsctl.core.record.recordings import listed
 from natsctl.core.status import Measures, UpkeepMeasures, health_of, measures_of
@@ -61,12 +63,16 @@ from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
+from natsctl.slices import in_slices
 from natsctl.telemetry.hiding import hidden, shown
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
 REASON_INVALID = "InvalidObject"
+STEP_S = 1.0  # between two parts of the keys of a resync
+STEPS_MAX = 3600
+_RESYNC = Operation.RESYNC
 
 
 class ControllerParts(msgspec.Struct, frozen=True):
@@ -76,13 +82,12 @@ class ControllerParts(msgspec.Struct, frozen=True):
     """
 
     installation: Installation
-    primary: Primary[Any]
+    keys: KeyQueue
     secondaries: Secondaries
     reads: Reads
     readers: dict[str, CacheReader[Any]]
     runs: SyncRuns
     garbage: GarbageCollector
-    moves: PrimaryListener
 
     async def lost(self, holds: KeyFilter) -> None:
         await self.runs.history.keep_only(holds)
@@ -91,7 +96,7 @@ class ControllerParts(msgspec.Struct, frozen=True):
     async def gained(self, gained: KeyFilter) -> None:
         """Enqueue primaries, and missing primaries that have secondaries."""
         await self.secondaries.enqueue_orphaned(gained)
-        await self.moves.gained(gained)
+        await self.keys.gained(gained)
 
 
 class ControllerRuntime(KeyedController):
@@ -128,7 +133,7 @@ class ControllerRuntime(KeyedController):
                     "cluster: pass kube=, see natsctl.connect_kube"
                 )
         self.controller = controller
-        self.name = controller.name
+        self.name, self.version = controller.name, controller.version
         self.kind = only_primary(cls).kind.name  # as owner labels name it
         self.nats = nats
         self._owner_names = OwnerNames() if owner_names is None else owner_names
@@ -157,12 +162,8 @@ class ControllerRuntime(KeyedController):
             ]
             parts = await stack.enter_async_context(self._open(recorders))
             for reader in parts.readers.values():
-                if reader is parts.primary:
-                    self._loop.watch(
-                        reader.informer,
-                        partial(self._keys.primary_changed, parts.primary),
-                        partial(self._keys.primaries_changed, parts.primary),
-                    )
+                if reader is self._primary:
+                    self._keys.watch()
                 else:
                     see = reader.see if isinstance(reader, Owned) else lambda _: None
                     self._loop.watch(reader.informer, see)
@@ -240,11 +241,6 @@ class ControllerRuntime(KeyedController):
         return self._parts.secondaries.owners(change)
 
     @property
-    def version(self) -> str:  # type: ignore[override]  # the version of the controller
-        """The version of the controller; empty if it has none."""
-        return self.controller.version
-
-    @property
     def replay_settings(self) -> Mapping[str, object]:
         return {
             "owner_names": msgspec.to_builtins(self._owner_names),
@@ -302,11 +298,11 @@ class ControllerRuntime(KeyedController):
 
         Does nothing while the controller is paused, and if its deletion policy is `orphan`.
         """
-        if self.controller.deletion_policy == "orphan" or self._keys.stopped:
+        if self.controller.deletion_policy == "orphan" or self.host.pausing.whole is not None:
             return
         for owner in await self._parts.garbage.cycle():
             if self.holds(owner):
-                self._parts.runs.confirm_missing(owner)
+                self._loop.queue.note(owner).missing = self._primary.informer.table.incarnation
                 self._keys.enqueue(owner, Operation.RESYNC)
 
     async def sweep(self) -> None:
@@ -340,7 +336,7 @@ class ControllerRuntime(KeyedController):
             (slot.kind, slot.informer.table.newest(stored.key) or stored)
             for slot, stored in self._parts.secondaries.owned(key)
         )
-        return tree(key, self._parts.primary.informer, owned, beyond)
+        return tree(key, self._primary.informer, owned, beyond)
 
     def status(self) -> Status:
         contests = self._parts.secondaries.contests()
@@ -356,12 +352,9 @@ class ControllerRuntime(KeyedController):
         workers = self.controller.workers
         counts = self._counts()
         health = health_of(self.host, self.holds, counts)
-        return measures_of(self.host, health, workers=workers, syncs=counts, upkeep=self._upkeep())
-
-    def _upkeep(self) -> UpkeepMeasures:
         opened, writes = self._opened, self._writes
         plan = GarbagePlan(()) if opened is None else opened.garbage.last
-        return UpkeepMeasures(
+        upkeep = UpkeepMeasures(
             barrier_waited_s=writes.waited_s,
             barrier_timeouts=writes.timeouts,
             orphans=len(plan.orphans),
@@ -369,16 +362,13 @@ class ControllerRuntime(KeyedController):
             undone=0 if opened is None else opened.secondaries.undone,
             contested=0 if opened is None else len(opened.secondaries.contests()),
         )
+        return measures_of(self.host, health, workers=workers, syncs=counts, upkeep=upkeep)
 
     @property
     def _parts(self) -> ControllerParts:
         if self._opened is None:
             raise UsageError(f"{self.name} has not opened its stores yet: run it first")
         return self._opened
-
-    @property
-    def _primary(self) -> Primary[Any]:
-        return self._parts.primary
 
     @asynccontextmanager
     async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[ControllerParts]:
@@ -401,10 +391,9 @@ class ControllerRuntime(KeyedController):
         )
         mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
         role = MirroredPrimary if mirrored else Primary
-        primary: Primary[Any] = role(informer, writes, backends.open, keys.queue)
+        keys.primary = primary = role(informer, writes, backends.open, keys.queue)
         maps = type(controller).handle_secondary is not Controller.handle_secondary
         secondaries = Secondaries(
-            primary,
             keys,
             history,
             backends=backends,
@@ -422,17 +411,7 @@ class ControllerRuntime(KeyedController):
         )
         evidence = Evidence(informer, await backends.open(MEMORY), self.name)
         runs = SyncRuns(
-            controller.sync_handler,
-            primary,
-            secondaries,
-            writes,
-            history,
-            reads=reads,
-            evidence=evidence,
-            policy=controller.deletion_policy,
-            paused=keys.paused_keys,
-            queue=keys.queue,
-            timeout_s=controller.sync_timeout_s,
+            controller, keys, secondaries, writes, history, reads=reads, evidence=evidence
         )
         readers = {
             each.name: primary if each.role is Primary else await secondaries.open(each)
@@ -444,7 +423,7 @@ class ControllerRuntime(KeyedController):
         vars(controller).update(readers, reads=reads)
         self._opened = parts = ControllerParts(
             installation=installed,
-            primary=primary,
+            keys=keys,
             secondaries=secondaries,
             reads=reads,
             readers=readers,
@@ -452,7 +431,6 @@ class ControllerRuntime(KeyedController):
             garbage=GarbageCollector(
                 informer, secondaries.slots, evidence, controller.garbage, self._paused
             ),
-            moves=PrimaryListener(keys, primary),
         )
         self._loop.start = runs.start
         self._loop.paused.follow((informer,))
@@ -480,17 +458,43 @@ class ControllerRuntime(KeyedController):
             await self.host.begin()
 
     async def _resync(self) -> None:
+        """Enqueue each key once per interval, spread evenly over it, so at the same time in each.
+
+        An interval adds no more keys than there are at its start; the next one takes the others.
+        """
         await self.synced.wait()
         await environment().led()
         interval_s = self.controller.resync_s
-        await keeps_up(self._loop.queue.oldest_ready, within_s=interval_s)
-        table, operation = self._parts.primary.informer.table, Operation.RESYNC
-        await resync(
-            lambda start: table.read_keys().iterate(start),
-            lambda: len(table.read_keys()),
-            lambda key: self._keys.enqueue(key, operation),
-            interval_s=interval_s,
-        )
+        clock, table = asyncio.get_running_loop().time, self._primary.informer.table
+        deadline, oldest = clock() + interval_s, self._loop.queue.oldest_ready
+        pending = oldest() is not None  # keys of the first list, which would be synced twice
+        while pending and clock() < deadline:
+            await asyncio.sleep(min(STEP_S, interval_s))
+            since = oldest()
+            pending = since is not None and clock() - since >= STEP_S
+        steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
+        start = random.random()  # noqa: S311 - other processes sync other keys at the same time
+        remaining, begun = table.read_keys().iterate(start), clock()
+
+        def take(number: int) -> Iterator[str]:
+            """Take the next keys, and after the last key the first ones."""
+            nonlocal remaining
+            for key in islice(remaining, number):
+                number -= 1
+                yield key
+            if number:
+                remaining = table.read_keys().iterate(start)
+                yield from islice(remaining, number)
+
+        while True:
+            total, added, step = len(table.read_keys()), 0, 0
+            while step < steps:
+                step = -(-steps * (added + 1) // total) if added < total else steps
+                await asyncio.sleep(begun + interval_s * step / steps - clock())
+                due = total * step // steps
+                await in_slices(take(due - added), partial(self._keys.enqueue, operation=_RESYNC))
+                added = due
+            begun += interval_s
 
     async def _follow_bucket(self) -> None:
         await self.synced.wait()

@@ -16,7 +16,7 @@ from natsctl.core.environment import environment
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue
-from natsctl.core.readers import CacheReader, Primary, Tertiary
+from natsctl.core.readers import CacheReader, Tertiary
 from natsctl.core.table import Invalid, Keeping, is_read, read_state
 from natsctl.core.tape import ReadStep
 from natsctl.core.workqueue import Operation, Priority
@@ -42,8 +42,7 @@ class Secondaries:
     """The open secondary slots of one controller, in the order of their declaration.
 
     Args:
-        primary: the primaries.
-        keys: the queue of the controller.
+        keys: the queue of the controller, with the primaries.
         history: the history of the controller, for events.
         backends: the systems that store the kinds.
         writes: those that the tables do not show yet.
@@ -54,7 +53,6 @@ class Secondaries:
 
     def __init__(
         self,
-        primary: Primary[Any],
         keys: KeyQueue,
         history: SyncHistory,
         *,
@@ -64,8 +62,8 @@ class Secondaries:
         mark: InstallationAnnotation,
         maps: MapChange | None = None,
     ) -> None:
-        self.owner_kind = primary.kind.name  # as owner labels name it
-        self._primary = primary
+        self.owner_kind = keys.primary.kind.name  # as owner labels name it
+        self._primary = keys.primary
         self._keys = keys
         self._history = history
         self._backends = backends

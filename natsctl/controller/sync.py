@@ -1,25 +1,21 @@
 """Runs one sync of a primary: the wait for its own writes, the handler, and what follows."""
 
 import asyncio
-import random
 import threading
 from asyncio import current_task
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
-from itertools import islice
+from collections.abc import Awaitable, Mapping
 from sys import modules
 from time import time
 from types import CoroutineType
-from typing import Any, Literal, NoReturn
+from typing import NoReturn
 
+from natsctl.controller.controller import Controller
 from natsctl.controller.evidence import Evidence
 from natsctl.controller.reads import Reads
 from natsctl.controller.secondaries import Secondaries
 from natsctl.core.history import SyncHistory
-from natsctl.core.loop import SyncHandler, skips_invalid
-from natsctl.core.pauses import PausedKeys
+from natsctl.core.loop import KeyQueue, skips_invalid
 from natsctl.core.plan.record import because
-from natsctl.core.readers import Primary
 from natsctl.core.sync import (
     Calls,
     Rest,
@@ -31,77 +27,47 @@ from natsctl.core.sync import (
     first_step,
     running,
 )
-from natsctl.core.workqueue import Operation, Place, Priority, Work, WorkQueue
+from natsctl.core.workqueue import Operation, Place, Priority, Work
 from natsctl.core.writes import Writes
 from natsctl.errors import NotFoundError
 from natsctl.model.garbage import orphan_reason
-from natsctl.slices import in_slices
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import log_context, set_log_context
 from natsctl.telemetry.tracing import SDK, records_spans, sync_span
 
 _MANUAL, _RETRY = Operation.MANUAL, Operation.RETRY  # Python looks up enum members slowly
 
-DeletionPolicy = Literal["delete", "orphan"]
-
 
 class SyncRuns:
-    """Syncs the keys of a controller, and removes the secondaries of deleted primaries.
-
-    Args:
-        handler: the user's sync handler.
-        primary: the primaries.
-        secondaries: the secondary slots.
-        writes: those that the tables do not show yet.
-        history: keeps the history of the syncs.
-        reads: the dependencies of the keys.
-        evidence: decides whether the bucket proves that a primary was deleted.
-        policy: `delete` removes the secondaries of a deleted primary, `orphan` keeps them.
-        paused: the paused keys.
-        queue: the work queue, which counts failures.
-        timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
-    """
+    """Syncs the keys of a controller, and removes the secondaries of deleted primaries."""
 
     def __init__(
         self,
-        handler: SyncHandler,
-        primary: Primary[Any],
+        controller: Controller,
+        keys: KeyQueue,
         secondaries: Secondaries,
         writes: Writes,
         history: SyncHistory,
         *,
         reads: Reads,
         evidence: Evidence,
-        policy: DeletionPolicy,
-        paused: PausedKeys,
-        queue: WorkQueue[str],
-        timeout_s: float,
     ) -> None:
-        self.history = history
         self._tape = None if history.recorder is None else history.recorder.tape
-        self._reads = reads
-        self._handler = handler
-        self._primary = primary
-        self._table = primary.informer.table
-        self._secondaries = secondaries
-        self._writes = writes
-        self.evidence = evidence
-        self._name = history.controller
-        self._policy = policy
-        self._paused = paused
-        self._queue, self._failures = queue, queue.failures
-        self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
+        self.history, self._reads, self._writes = history, reads, writes
+        self._handler, self._policy = controller.sync_handler, controller.deletion_policy
+        self._primary, self._table = keys.primary, keys.primary.informer.table
+        self._secondaries, self._evidence = secondaries, evidence
+        self._name = controller.name
+        self._paused, self._queue, self._failures = (
+            keys.paused_keys,
+            keys.queue,
+            keys.queue.failures,
+        )
+        limit_s, setting = controller.sync_timeout_s, "sync_timeout_s"
+        self._calls = Calls(self._name, "sync_handler", limit_s=limit_s, setting=setting)
         self._clock = asyncio.get_running_loop().time
         self._thread = threading.get_ident()
         self._outer: Mapping[str, object] | None = None  # the log context of the workers
-
-    def confirm_missing(self, key: str) -> None:
-        """Let the next sync of *key* remove the secondaries of this missing owner.
-
-        A GC cycle has found that the owner is missing without a delete marker, in this incarnation
-        of its bucket.
-        """
-        self._queue.note(key).missing = self._table.incarnation
 
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, because a person requests it; raises its failure."""
@@ -124,12 +90,13 @@ class SyncRuns:
         key, operation, notes = work.key, work.reason or _RETRY, work.trouble
         if (notes is not None or self._table.invalid) and self._skips(key, operation):
             return None
-        if self._outer is None:
-            self._outer = log_context()
-        stored = self._table.get(key)
+        outer, table = self._outer, self._table
+        if outer is None:
+            outer = self._outer = log_context()
+        stored = table.get(key)
         last = None if notes is None else notes.last
         sync = Sync(
-            key, self._name, operation, time(), work.at, stored, last, self._outer, self._failures
+            key, self._name, operation, time(), work.at, stored, last, table, outer, self._failures
         )
         set_log_context(sync)
         if SDK in modules and records_spans():
@@ -179,7 +146,10 @@ class SyncRuns:
                 return await work
             except BaseException as error:
                 await self.history.recall(sync.key, error, self._queue, sync.key)
-                self._record_failure(sync, error)
+                failures = self._failures(sync.key) + 1
+                self.history.failed(sync, error, self._clock(), failures=failures)
+                if classify(error) is ErrorClass.PERMANENT and sync.stored is not None:
+                    self._queue.note(sync.key).failed = sync.stored
                 raise
 
     async def _wait_and_call(self, sync: Sync) -> float | None:
@@ -201,7 +171,7 @@ class SyncRuns:
             return None
         if self._tape is not None:
             sync.tape = self._tape()
-        return await self._finish(sync, self._calls.call(key, self._handler))
+        return await self._end(sync, await self._calls.call(key, self._handler))
 
     async def _finish(self, sync: Sync, work: Awaitable[float | None]) -> float | None:
         """Wait for the handler, and write what follows from its success."""
@@ -242,25 +212,23 @@ class SyncRuns:
 
     async def _remove_secondaries(self, sync: Sync) -> None:
         """Remove the secondaries of a primary that was deleted or confirmed as missing."""
-        key = sync.key
+        key, reason = sync.key, ""
         if key in self._table or self._policy != "delete":
             return
         owned = list(self._secondaries.owned(key))
-        reason = await self._deletion(sync) if owned else ""
+        if not owned:
+            return
+        try:
+            await self._primary.informer.store.get(key)
+        except NotFoundError as error:
+            at, evidence = error.deleted_at, self._evidence
+            proven = at is not None and await evidence.proves(at)
+            if proven or (sync.missing == self._table.incarnation and not evidence.held):
+                reason = orphan_reason(key, at)
         if reason:
             with because(reason):
                 for secondary, stored in owned:
                     await secondary.delete_owned(key, stored)
-
-    async def _deletion(self, sync: Sync) -> str:
-        """Return why the primary counts as deleted; empty if it does not."""
-        try:
-            await self._primary.informer.store.get(sync.key)
-        except NotFoundError as error:
-            proven = error.deleted_at is not None and await self.evidence.proves(error.deleted_at)
-            confirmed = sync.missing == self._table.incarnation and not self.evidence.held
-            return orphan_reason(sync.key, error.deleted_at) if proven or confirmed else ""
-        return ""
 
     def _note_success(self, sync: Sync) -> None:
         noted = self._queue.noted(sync.key)
@@ -270,80 +238,7 @@ class SyncRuns:
                 noted.last = None
             self._queue.tidy(sync.key)
 
-    def _record_failure(self, sync: Sync, error: BaseException) -> None:
-        failures = self._queue.failures(sync.key) + 1
-        self.history.failed(sync, error, self._clock(), failures=failures)
-        if classify(error) is ErrorClass.PERMANENT and sync.stored is not None:
-            self._queue.note(sync.key).failed = sync.stored
-
 
 async def _raised(error: BaseException) -> NoReturn:
     """Raise the error."""
     raise error
-
-
-STEP_S = 1.0  # between two parts of the keys
-STEPS_MAX = 3600
-
-
-async def keeps_up(oldest: Callable[[], float | None], *, within_s: float) -> None:
-    """Wait until no key has been ready for longer than `STEP_S`, for *within_s* seconds at most.
-
-    *oldest* returns the loop time at which the oldest ready key became ready. The keys of the
-    first list are synced then, so that a resync does not sync them twice.
-    """
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + within_s
-    pending = oldest() is not None
-    while pending and clock() < deadline:
-        await asyncio.sleep(min(STEP_S, within_s))
-        since = oldest()
-        pending = since is not None and clock() - since >= STEP_S
-
-
-async def resync(
-    keys: Callable[[float], Iterator[str]],
-    count: Callable[[], int],
-    add: Callable[[str], None],
-    *,
-    interval_s: float,
-    start: float | None = None,
-) -> None:
-    """Call *add* for every key once per *interval_s*, spread evenly over it, until cancelled.
-
-    *keys* returns all keys, and takes the share of them that is before the first one, 0 to 1. They
-    have the order of the table, so a key has about the same time in each interval. *start* is that
-    share. It is random by default, so that several processes do not sync the same key at the same
-    time. *count* returns about how many keys there are. An interval adds no more keys than there
-    are at its start; the next interval continues with the others.
-    """
-    steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
-    start = random.random() if start is None else start  # noqa: S311 - spreads load, keeps no secret
-    clock = asyncio.get_running_loop().time
-    circle, begun = _Circle(partial(keys, start)), clock()
-    while True:
-        total, added, step = count(), 0, 0
-        while step < steps:
-            step = -(-steps * (added + 1) // total) if added < total else steps
-            await asyncio.sleep(begun + interval_s * step / steps - clock())
-            due = total * step // steps
-            await in_slices(circle.take(due - added), add)
-            added = due
-        begun += interval_s
-
-
-class _Circle:
-    """Takes keys one after the other, and the first one again after the last."""
-
-    def __init__(self, keys: Callable[[], Iterator[str]]) -> None:
-        self._keys = keys
-        self._remaining = keys()
-
-    def take(self, number: int) -> Iterator[str]:
-        """Return the next keys, fewer if there are fewer."""
-        for key in islice(self._remaining, number):
-            number -= 1
-            yield key
-        if number:
-            self._remaining = self._keys()
-            yield from islice(self._remaining, number)

@@ -19,6 +19,7 @@ from natsctl.core.retry import RateLimit, RetryPolicy
 from natsctl.core.status import Measures
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import WorkQueue
+from natsctl.errors import UsageError
 from natsctl.model.recorder import EventType
 
 
@@ -149,22 +150,24 @@ class KeyedController(Hosted):
         host.pausing.report_to(self.event, holds=self.holds)
 
     @property
-    @abstractmethod
     def _primary(self) -> Primary[Any]:
-        """The primaries; raises `UsageError` before the stores are open."""
+        try:
+            return self._keys.primary
+        except AttributeError:
+            raise UsageError(f"{self.name} has not opened its store yet: run it first") from None
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about *key*, for people."""
         self.host.history.event(key, type, reason, message)
 
     def holds(self, key: str) -> bool:
-        return self._keys.holds(key)
+        return self._loop.own.has(key)
 
     def hold_only(self, keys: Collection[str]) -> None:
-        self._keys.hold_only(keys)
+        self._loop.own.only(keys)
 
     def resync(self, *keys: str) -> int:
-        return self._keys.resync(self._primary, keys)
+        return self._keys.resync(keys)
 
     def explain(self, key: str) -> Explanation:
         return explanation_of(self.host, key, self._primary.informer.table, self._loop.queue)

@@ -1,7 +1,7 @@
 """Calls a sync handler for every key on a queue, while this process may sync the key."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -99,11 +99,6 @@ class SyncLoop(Generic[K]):
 
     def _released(self) -> None:
         self.paused.forget_unread()
-
-    @property
-    def stopped(self) -> bool:
-        """True while the whole controller is paused, so that no worker takes a key."""
-        return self._pausing.whole is not None
 
     def watch(
         self,
@@ -374,31 +369,31 @@ _PUT, _USER, _RESYNC = Operation.PUT, Priority.USER, Priority.RESYNC
 
 
 class KeyQueue:
-    """Enqueues the keys of primaries on *loop*.
+    """Enqueues the keys of primaries on *loop*; a `ShareListener`.
 
     A key that another process holds is neither enqueued nor remembered: the other process sees the
     same change. If this process gains the key later, it syncs the key then.
     """
 
+    primary: Primary[Any]
+    """The objects, as soon as their store is open."""
+
     def __init__(self, loop: SyncLoop[str]) -> None:
         self.queue = loop.queue
-        self._loop = loop
+        self.loop = loop
         self.paused_keys = loop.paused
         self.paused_keys.listen(self._resumed)
+
+    def watch(self) -> None:
+        """Enqueue changed keys while the loop runs."""
+        self.loop.watch(
+            self.primary.informer, lambda it: self.primaries_changed((it,)), self.primaries_changed
+        )
 
     def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
         """Sync a resumed key once if a sync was held back."""
         if pending:
             self.enqueue(key, Operation.RESUME)
-
-    @property
-    def stopped(self) -> bool:
-        """True while the whole controller is paused."""
-        return self._loop.stopped
-
-    def holds(self, key: str) -> bool:
-        """Return whether this process syncs the key now."""
-        return self._loop.own.has(key)
 
     def count(self, table: Table[Any]) -> int:
         """Return how many of the cached keys this process syncs now.
@@ -407,12 +402,8 @@ class KeyQueue:
         takes a second. While keys move, some of them may count twice or not at all.
         """
         if not table.divided:
-            return self._loop.own.count(table.keys())
-        return len(table.read_keys()) if self._loop.own.any else 0
-
-    def hold_only(self, keys: Collection[str]) -> None:
-        """Sync no other keys than these; call this before the loop runs."""
-        self._loop.own.only(keys)
+            return self.loop.own.count(table.keys())
+        return len(table.read_keys()) if self.loop.own.any else 0
 
     def enqueue(
         self,
@@ -423,7 +414,7 @@ class KeyQueue:
         after: float = 0.0,
     ) -> None:
         """Sync the key *after* seconds from now, by default with the operation's priority."""
-        if self._loop.own.has(key):
+        if self.loop.own.has(key):
             if operation is _MANUAL:
                 self.paused_keys.quarantine.release(key)
             self.queue.offer(key, operation, priority=priority, after=after)
@@ -434,33 +425,26 @@ class KeyQueue:
             raise InvalidInputError("a key is needed: an empty one names no object")
         self.enqueue(key, operation, after=after)
 
-    def resync(self, primary: Primary[Any], keys: Iterable[str]) -> int:
+    def resync(self, keys: Collection[str]) -> int:
         """Sync *keys* soon; without keys, sync every primary after more urgent keys.
 
         Returns how many keys are enqueued.
         """
-        named = tuple(keys)
-        for key in named:
+        for key in keys:
             self.request(key, Operation.MANUAL)
-        if named:
-            return self._loop.own.count(named)
-        table = primary.informer.table
+        if keys:
+            return self.loop.own.count(keys)
+        table = self.primary.informer.table
         self.enqueue_all(table.read_keys())  # of all keys that this process holds
         return self.count(table)
 
-    def primary_changed(self, primary: Primary[Any], change: Change[Any]) -> None:
-        """Enqueue a changed key unless only the status of its object changed."""
-        self.primaries_changed(primary, (change,))
-
-    def primaries_changed(  # noqa: C901, PLR0912 - one straight line
-        self, primary: Primary[Any], changes: Sequence[Change[Any]]
-    ) -> None:
+    def primaries_changed(self, changes: Sequence[Change[Any]]) -> None:  # noqa: C901, PLR0912 - one straight line
         """Enqueue each changed key unless only the status of its object changed.
 
         A key that was skipped because it was invalid is synced again, even if the object is back at
         its last valid state. The queue notes the last state of a deleted object.
         """
-        paused, has = self.paused_keys, self._loop.own.has
+        primary, paused, has = self.primary, self.paused_keys, self.loop.own.has
         has_all, knows = has is every_key, paused.knows
         known, noted = self.queue.works, self.queue.noted
         kind = primary.kind
@@ -515,30 +499,22 @@ class KeyQueue:
 
         self.queue.feed(keys, add)
 
-
-class PrimaryListener:
-    """Enqueues the keys of primaries that this process gains; a `ShareListener`."""
-
-    def __init__(self, keys: KeyQueue, primary: Primary[Any]) -> None:
-        self._keys = keys
-        self._primary = primary
-
     async def lost(self, holds: KeyFilter) -> None:
         """Do nothing: the queue has forgotten the keys already."""
 
     async def gained(self, gained: KeyFilter) -> None:
         """Enqueue primaries that exist or were deleted."""
-        table, store = self._primary.informer.table, self._primary.informer.store
+        table, store = self.primary.informer.table, self.primary.informer.store
 
         def is_gained(key: Hashable) -> bool:
             stored = table.get(str(key))
             return stored is not None and is_read(stored) and gained(key)
 
-        self._keys.enqueue_all(table.read_keys(), is_gained)  # the values of gained keys are read
-        if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
+        self.enqueue_all(table.read_keys(), is_gained)  # the values of gained keys are read
+        if not isinstance(self.primary.kind, KubeKind):  # a cluster remembers no deletion
             noted = table.take_deleted()
             missing = await deleted_keys(store, gained) if noted is None else noted
-            self._keys.enqueue_all([key for key in missing if key not in table], gained)
+            self.enqueue_all([key for key in missing if key not in table], gained)
 
 
 def skips_invalid(primary: Primary[Any], key: str) -> bool:

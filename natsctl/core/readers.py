@@ -115,8 +115,11 @@ class Primary(CacheReader[T]):
 
     def get(self, key: str) -> T | None:
         sync, table = current_sync.get(), self.informer.table
+        own = sync is not None and sync.key == key
         if self._writes.unseen or (sync is not None and sync.tape is not None):
             stored = self._writes.read(self.informer, key)
+        elif own and sync.task is None and sync.table is table:  # type: ignore[union-attr]  # it is own
+            stored = sync.stored  # type: ignore[union-attr]  # nothing else has run since the start
         else:
             stored = table.get(key)
         if stored is None:
@@ -126,7 +129,7 @@ class Primary(CacheReader[T]):
             obj = kept[1]
         else:
             obj = self._decode(stored) if table.partial else self.kind.decode(stored.value)
-        if sync is not None and sync.key == key and not self.kind.plain:
+        if sync is not None and own and not self.kind.plain:
             sync.generation = obj.metadata.generation  # type: ignore[attr-defined]  # not plain
         return obj
 

@@ -199,6 +199,7 @@ class Sync(msgspec.Struct, eq=False):
         begun: the same by the event loop's clock.
         stored: the object as the sync began; None if it did not exist.
         last: the last state of a deleted object.
+        table: the table that `stored` is from, if nothing has run since then.
         handler: the name of the handler, if several handlers get the key.
         delivery: the change that a watcher or a stream gets, or the call of a reconciler.
         generation: that of the key's object, as the handler has read it.
@@ -218,6 +219,7 @@ class Sync(msgspec.Struct, eq=False):
     begun: float = 0.0
     stored: Stored | None = None
     last: Stored | None = None
+    table: object = None
     outer: Mapping[str, object] = _EMPTY  # of the log context
     failures: Callable[[Any], int] | None = None  # of the key in a row before this sync
     thread: int = 0

@@ -7,14 +7,13 @@ of a cluster, and for controllers that need nothing but the reconciler.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Generic, TypeVar
 
 from natsctl.core.backends import Backends
 from natsctl.core.environment import environment
 from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
-from natsctl.core.loop import PrimaryListener, skips_invalid
+from natsctl.core.loop import skips_invalid
 from natsctl.core.options import (
     FLAG,
     POLICY,
@@ -97,7 +96,6 @@ class ManagedController(KeyedController, Generic[T]):
             raise UsageError(f"{self.kind.name}: only a Controller's primary has a status_bucket")
         self._backends = Backends(nats=nats, kube=kube)
         self._calls = Calls(self.name, "reconcile")
-        self._opened: Primary[T] | None = None
         self._reconciler: ManagedReconciler[T]
         super().__init__(
             self._reconcile,
@@ -132,14 +130,9 @@ class ManagedController(KeyedController, Generic[T]):
         Raises the error that prevents the start.
         """
         async with self.opened():
-            primary, keys = self._primary, self._keys
-            self._loop.watch(
-                primary.informer,
-                partial(keys.primary_changed, primary),
-                partial(keys.primaries_changed, primary),
-            )
-            moves = PrimaryListener(keys, primary)
-            await self.host.run(self._loop.run(self.host.begin, moves, workers=self.workers))
+            self._keys.watch()
+            work = self._loop.run(self.host.begin, self._keys, workers=self.workers)
+            await self.host.run(work)
 
     def enqueue_key(self, key: str) -> None:
         """Reconcile the object soon, unless the key is another process's.
@@ -159,15 +152,9 @@ class ManagedController(KeyedController, Generic[T]):
         return (self.kind,)
 
     def measures(self) -> Measures:
-        syncs = None if self._opened is None else self._counts()
+        syncs = self._counts() if hasattr(self._keys, "primary") else None
         health = health_of(self.host, self.holds, syncs)
         return measures_of(self.host, health, workers=self.workers, syncs=syncs)
-
-    @property
-    def _primary(self) -> Primary[T]:
-        if self._opened is None:
-            raise UsageError(f"{self.name} has not opened its store yet: run it first")
-        return self._opened
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -184,7 +171,7 @@ class ManagedController(KeyedController, Generic[T]):
                 await stack.enter_async_context(system.recorder(self.name))
                 for system in systems.values()
             ]
-            self._opened, self._reconciler = primary, self.reconciler(primary)
+            self._keys.primary, self._reconciler = primary, self.reconciler(primary)
             self._reconciler.of_controller(adopt=self.adopt)
             self._loop.paused.follow((informer,))
             watching = self.host.watching(
