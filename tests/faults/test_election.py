@@ -253,7 +253,7 @@ async def no_lease(admin: Admin) -> bool:
     [
         ["1 begin", "2 begin"],
         ["1 begin", "1 end", "1 step"],
-        ["3 begin", "2 begin", "3 step"],
+        ["3 begin 1", "2 begin 2", "3 step 3"],
     ],
 )
 def test_the_sync_log_detects_overlaps(tmp_path: Path, records: list[str]) -> None:
@@ -267,9 +267,14 @@ def test_the_sync_log_reports_no_overlap_for_separate_syncs(tmp_path: Path) -> N
     log_with(tmp_path, records).check(excused=frozenset({3}))
 
 
+def test_the_sync_log_excuses_what_the_loop_had_begun_before_the_other(tmp_path: Path) -> None:
+    log_with(tmp_path, ["3 begin 1", "2 begin 2.5", "3 step 2.4"]).check(excused=frozenset({3}))
+
+
 def log_with(folder: Path, records: list[str]) -> Book:
     book = Book(folder / "records")
-    lines = [Record(int(pid), event, "k") for pid, event in map(str.split, records)]
+    parts = [(*record.split(), str(second)) for second, record in enumerate(records)]
+    lines = [Record(int(pid), event, "k", float(at)) for pid, event, at, *_ in parts]
     book.path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return book
 

@@ -21,7 +21,7 @@ from tests.support.cli.forked_process import FORKS, ForkedProcess, read_to_end
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 
 
 class Result(NamedTuple):

@@ -20,11 +20,16 @@ PAUSE_S = 0.01
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One entry of the file: a process began a sync, took a step or ended the sync."""
+    """One entry of the file: a process began a sync, took a step or ended the sync.
+
+    `at` is when the event loop began the iteration that took it, on the clock that all processes
+    of the machine share: nothing in a process can stop what the loop has begun to run already.
+    """
 
     pid: int
     what: str
     key: str
+    at: float
 
 
 class Turns(Controller):
@@ -51,7 +56,8 @@ class Turns(Controller):
         return float(os.environ.get(AGAIN, PAUSE_S))
 
     def record(self, event: str, key: str) -> None:
-        line = msgspec.json.encode(Record(os.getpid(), event, key)) + b"\n"
+        began_s = asyncio.get_running_loop().time()  # uvloop's stands still in an iteration
+        line = msgspec.json.encode(Record(os.getpid(), event, key, began_s)) + b"\n"
         os.write(self.file, line)
 
 
@@ -81,9 +87,11 @@ class Book:
         """Raise `Overlap` if two processes synced one key at the same time.
 
         A killed or paused process is `excused`: the end of its sync may be missing or late, but
-        it must take no step after another process has begun.
+        it must begin no step after another process has begun. A machine that's too busy pauses
+        a process anywhere, so the order of the file would not do.
         """
         holders: dict[str, int] = {}
+        taken: dict[str, float] = {}
         for number, record in enumerate(self.records()):
             pid, key = record.pid, record.key
             holder = holders.get(key, pid)
@@ -93,11 +101,14 @@ class Book:
                         raise Overlap(
                             f"record {number}: {pid} begins {key} while {holder} syncs it"
                         )
+                    if holder != pid:
+                        taken[key] = record.at
                     holders[key] = pid
                 case "step":
-                    if holders.get(key) != pid:
+                    if holders.get(key) != pid and record.at > taken.get(key, 0.0):
                         raise Overlap(
-                            f"record {number}: {pid} continues {key}, which {holder} syncs"
+                            f"record {number}: {pid} continues {key}, which another process "
+                            f"began {record.at - taken.get(key, 0.0):.3f} s before"
                         )
                 case _:
                     if holder == pid:
