@@ -107,6 +107,7 @@ class Layout(msgspec.Struct, frozen=True):
         history: the number of revisions per key; 0 or less keeps all.
         expiring: whether a single message may have a time to live.
         settled: whether *prefix* is final.
+        alone: whether the stream is set up to have nothing but keys; older messages may differ.
     """
 
     prefix: str
@@ -114,6 +115,7 @@ class Layout(msgspec.Struct, frozen=True):
     history: int = 0
     expiring: bool = False
     settled: bool = True
+    alone: bool = True
 
 
 def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
@@ -129,15 +131,16 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
             if _FUNCTION.search(transform.get("dest") or ""):
                 raise StoreDiffersError(_function_error(bucket, transform["dest"]))
     history, expiring = config.get("max_msgs_per_subject", -1), bool(config.get("allow_msg_ttl"))
+    own_prefix = prefix_of(bucket)
+    alone = (config.get("subjects") or [f"{own_prefix}>"]) == [f"{own_prefix}>"]
     if not mirror:
-        own_prefix = prefix_of(bucket)
         if own.get("dest") and own["dest"] != own.get("src"):
             raise StoreDiffersError(_function_error(bucket, own["dest"]))
         for source in config.get("sources") or ():
             for prefix in _prefixes(source):
                 if prefix != own_prefix:
                     raise StoreDiffersError(_mixed_error(bucket, source["name"], prefix))
-        return Layout(own_prefix, "", history, expiring)
+        return Layout(own_prefix, "", history, expiring, alone=alone)
     prefixes = set(_prefixes(mirror))
     if len(prefixes) > 1:
         subjects = " and ".join(sorted(prefixes))
@@ -147,7 +150,7 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
         )
     # the origin may be a mirror too, with the subjects of the stream that it mirrors
     settled = bool(mirror.get("subject_transforms"))
-    return Layout(prefixes.pop(), mirror["name"], history, expiring, settled)
+    return Layout(prefixes.pop(), mirror["name"], history, expiring, settled, alone)
 
 
 def prefix_in(subject: str) -> str:

@@ -16,7 +16,12 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import FlushTimeoutError
 
-from natsctl.errors import StoreError, StoreMissingError, WatchBrokenError
+from natsctl.errors import (
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    WatchBrokenError,
+)
 from natsctl.jetstream.bucket import (
     LAST_CONSUMER,
     NANOSECONDS,
@@ -184,7 +189,8 @@ class Feed:
         skipped, reply = len(self._prefix), b""
         try:
             for subject, reply, data, headers in messages:
-                if headers is not None and not subject.startswith(self._prefix):
+                is_key = subject.startswith(self._prefix)
+                if headers is not None and not (is_key or reply.startswith(b"$JS.ACK.")):
                     self._control(reply.decode(), parse_headers(headers))
                     continue
                 revision, number, stored_ns = position(reply)
@@ -192,6 +198,8 @@ class Feed:
                     self.fail(f"messages {self._consumed + 1} to {number - 1} were lost")
                     break
                 self._consumed = number
+                if not is_key:
+                    continue  # the stream had other subjects once
                 item = _item(subject[skipped:], revision, data, headers)
                 self._items.append(item)
                 self._sights.append((item.key, revision, stored_ns))
@@ -426,6 +434,7 @@ class Consumers:
         self._bucket = bucket
         self._patterns = patterns
         self._times = times
+        self._takes_all = tuple(patterns) == (">",)  # and the user may ask for it
         self._busy = 1  # times `Bucket.busy_s`; doubles when the server does not answer in time
         self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
 
@@ -494,8 +503,12 @@ class Consumers:
     async def _create(
         self, consumer: _Consumer, busy_s: float, start: int, *, names_only: bool
     ) -> None:
+        """Create the consumer; its filter is ">" if the watch has all that the stream has.
+
+        Then the server takes milliseconds. For the filter `$KV.b.>` it looks at every key, 60 ms of
+        processor time for a million. A user who may only create the latter gets that.
+        """
         bucket, name = self._bucket, consumer.name
-        subjects = [bucket.prefix + pattern for pattern in self._patterns]
         config: dict[str, object] = {
             "name": name,
             "description": "a natsctl watch",
@@ -512,16 +525,27 @@ class Consumers:
         }
         if start:
             config["opt_start_seq"] = start
-        endpoint = f"{bucket.stream}.{name}"
-        if len(subjects) == 1:  # so that permissions may limit the subject
-            config["filter_subject"] = subjects[0]
-            endpoint += f".{subjects[0]}"
-        else:
-            config["filter_subjects"] = subjects
-        body = {"stream_name": bucket.stream, "config": config, "action": "create"}
         connection = bucket.watched_over
-        timeout_s = connection.request_timeout_s + busy_s
-        await connection.api(f"CONSUMER.CREATE.{endpoint}", body, timeout_s=timeout_s)
+
+        async def create(*subjects: str) -> None:
+            endpoint = f"CONSUMER.CREATE.{bucket.stream}.{name}"
+            if len(subjects) == 1:  # so that permissions may limit the subject
+                config["filter_subject"] = subjects[0]
+                endpoint += f".{subjects[0]}"
+            else:
+                config["filter_subjects"] = subjects
+            body = {"stream_name": bucket.stream, "config": config, "action": "create"}
+            timeout_s = connection.request_timeout_s + busy_s
+            await connection.api(endpoint, body, timeout_s=timeout_s)
+
+        if self._takes_all and bucket.layout.alone:
+            try:
+                await create(">")
+            except PermissionDeniedError:
+                self._takes_all = False
+            else:
+                return
+        await create(*(bucket.prefix + pattern for pattern in self._patterns))
 
     async def _end(self, consumers: Iterable[_Consumer]) -> None:
         """Unsubscribe, and delete the consumers that are not abandoned."""

@@ -21,6 +21,7 @@ from natsctl.testing.recorder import MemoryRecorder
 from natsctl.testing.watched import WatchedObjects, WatchedStore
 
 HISTORY = 5
+DAY = 1 << 50  # far more than the writes of a bucket, which are its clock
 VALUE_BYTES_MAX = 1024 * 1024 - 256  # the default limit of a nats-server, less the headers
 
 
@@ -34,7 +35,8 @@ class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
     seen differs from the bucket.
 
     Tests inject faults: `break_watches` is a lost connection, `vanish` a purge by an administrator,
-    `recreate` a bucket that was deleted and created again, and `fail` a server that rejects every
+    `recreate` a bucket that was deleted and created again, `rename` another subject transform,
+    `turn_back_clock` a server's clock that was set back, and `fail` a server that rejects every
     request. A fault affects every kind in the same *bucket*.
     """
 
@@ -115,6 +117,17 @@ class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
         """Replace the bucket by an empty one of the same name, and end every watch."""
         self._bucket.recreate()
         self.break_watches()
+
+    def rename(self) -> None:
+        """Move the keys to other subjects, as another transform does, and end every watch.
+
+        The next watches list again: what was seen has other names now.
+        """
+        self.break_watches(listed=True)
+
+    def turn_back_clock(self) -> None:
+        """Let what is written from now on be a day older, as if the server's clock was set back."""
+        self._bucket.clock -= DAY
 
     def backup(self) -> "Backup":
         """Return a copy of the bucket for `restore`."""
@@ -274,7 +287,8 @@ class _Bucket(WatchedObjects["tuple[Entry, int]"]):
         declared = kind if isinstance(kind, KvKind) else None
         self.value_bytes_max = (declared and declared.max_value_bytes) or VALUE_BYTES_MAX
         self.entries: dict[str, list[Entry]] = defaultdict(list)
-        self.times: dict[int, int] = {}  # the number of the write that stored each revision
+        self.times: dict[int, int] = {}  # when each revision was stored
+        self.clock = 0
         self.incarnation = 1
         self.fallbacks = 0
         self._history = (declared and declared.history) or HISTORY
@@ -296,12 +310,13 @@ class _Bucket(WatchedObjects["tuple[Entry, int]"]):
 
     def append(self, entry: Stored | Deleted, *, purge: bool = False) -> None:
         self.writes += 1
+        self.clock += 1
         self.revision = entry.revision
         entries = self.entries[entry.key]
         entries.append(entry)
         del entries[: -1 if purge else -self._history]
-        self.times[entry.revision] = self.writes
-        self.notify((entry, self.writes))
+        self.times[entry.revision] = self.clock
+        self.notify((entry, self.clock))
 
     def recreate(self) -> None:
         self.entries.clear()

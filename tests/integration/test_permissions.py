@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controllers.greetings import Greetings
-from natsctl import NatsOptions, Operator, connect
+from natsctl import NatsOptions, Operator, connect, kv
 from natsctl.core.failing import failing_prefix
 from natsctl.daemon.messages import KeyExplanation
 from natsctl.daemon.nats_permissions import nats_configuration
@@ -268,3 +268,24 @@ async def test_a_viewer_gets_an_error_with_the_subject_of_the_missing_permission
             await as_viewer.plan("greetings")
         with pytest.raises(PermissionDeniedError, match=r"natsctl\.api\.resync\.greetings"):
             await as_viewer.resync("greetings", [])
+
+
+async def test_a_user_who_may_only_watch_the_keys_of_a_bucket_watches_it(tmp_path: Path) -> None:
+    allowed = (
+        *("$JS.API.STREAM.INFO.KV_things", "$JS.API.STREAM.MSG.GET.KV_things"),
+        *("$JS.API.CONSUMER.CREATE.KV_things.*.$KV.things.>", "$JS.API.CONSUMER.DELETE.>"),
+    )
+    permissions = f"publish: {json.dumps(allowed)}, subscribe: '_INBOX.>'"
+    config = f"""authorization {{ users: [
+        {{ user: viewer, password: {SECRET}, permissions: {{ {permissions} }} }}
+    ] }}"""
+    async with (
+        served(tmp_path, config) as server,
+        user(server, "admin") as admin,
+        user(server, "viewer") as viewer,
+    ):
+        await admin.open(kv(bytes, bucket="things"))
+        things = BucketStore(Bucket(admin.connection, "things"))
+        await things.create("shop", b"{}")
+        watched = BucketStore(Bucket(viewer.connection, "things"))
+        assert [message.key for message in await watched.listing()] == ["shop"]

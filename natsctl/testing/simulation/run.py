@@ -15,7 +15,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.simulation import properties
 from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remove, store_of
 from natsctl.testing.simulation.properties import Made, Property, Result, Violation
@@ -232,9 +232,7 @@ class Run:
                     process.program.stop()  # it starts again when its syncs have ended
                 done = f"stop {process.name}, which starts again"
             case AdminAction.RELIST:
-                kinds = (*self._subject.kinds, LEASES)
-                store_of(self._stores, kinds[number % len(kinds)]).break_watches()
-                done = f"break the watches of {place_of(kinds[number % len(kinds)])}"
+                done = self._break_watches(number)
             case AdminAction.LEASES:
                 self._stores.store(LEASES).recreate()
             case AdminAction.LEASE:
@@ -253,6 +251,21 @@ class Run:
                     return ""
                 self._later(step.seconds, lambda: self._resume(kind, key))
                 done = f"pause {place_of(kind)}/{key} for {step.seconds:g} s"
+        return done
+
+    def _break_watches(self, number: int) -> str:
+        """Break the watches of a store: what they have seen may stay, or get other names."""
+        kinds = (*self._subject.kinds, LEASES)
+        way, which = divmod(number, len(kinds))
+        store, place = store_of(self._stores, kinds[which]), place_of(kinds[which])
+        done = f"break the watches of {place}"
+        if isinstance(store, MemoryStore) and way % 2:
+            store.turn_back_clock()
+            done += ", set its clock back"
+        if isinstance(store, MemoryStore) and way % 3:
+            store.rename()
+            return f"{done}, and rename its subjects"
+        store.break_watches()
         return done
 
     def _later(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
