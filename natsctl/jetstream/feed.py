@@ -8,8 +8,9 @@ before it are processed, so the server never sends more than its window ahead.
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from nats.aio.subscription import Subscription
@@ -19,10 +20,10 @@ from nats.errors import FlushTimeoutError
 from natsctl.errors import (
     PermissionDeniedError,
     StoreError,
-    StoreMissingError,
     WatchBrokenError,
 )
 from natsctl.jetstream.bucket import (
+    LARGE,
     LAST_CONSUMER,
     NANOSECONDS,
     STALLED,
@@ -41,8 +42,12 @@ T = TypeVar("T")
 AGAIN_S = 0.5  # the wait for the answer to a read before the read is repeated
 
 
-async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], *, every_s: float) -> T:
+async def hedged(
+    attempt: Callable[[], Coroutine[Any, Any, T]], *, every_s: float, growth: float = 1.0
+) -> T:
     """Start an *attempt*, and another one every *every_s* seconds until one ends.
+
+    Each further wait is *growth* times as long, for a server that may just be busy.
 
     Returns the result of the first attempt that ends, or raises its error. Cancels the other
     attempts and waits for their end. Every attempt must have a deadline.
@@ -56,6 +61,7 @@ async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], *, every_s: floa
             )
             if ended:
                 return min(ended, key=_failed).result()
+            every_s *= growth
     finally:
         for task in running:
             task.cancel()
@@ -71,7 +77,6 @@ Item = Stored | Deleted | IllegalKey
 HEARTBEAT_S = 0.5  # the interval of an idle consumer's heartbeats
 SILENCE = 3  # missing heartbeats in a row after which the feed fails
 BEGIN = 20  # the same, until the server has created the consumer
-ANSWERS = 2  # answers about the bucket, a silence apart, which show that the server is not busy
 BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
 
 
@@ -87,12 +92,6 @@ class Feed:
     key was stored, in nanoseconds since 1970. A feed without messages fails after `SILENCE`
     heartbeats. If other data arrives on the connection, heartbeats may wait behind it, so
     the feed first asks the server for an answer, which follows them.
-
-    A server that creates consumers of a large bucket sends no heartbeats, and answers no request
-    about the bucket. So a feed that allows a longer silence asks about the bucket during a silence.
-    If the server answers and the consumer stays silent, the feed fails without waiting any longer.
-    This does not apply to the silence before the first message: the server counts the keys for a
-    new consumer, and answers requests at the same time.
     """
 
     def __init__(
@@ -117,27 +116,11 @@ class Feed:
         self._failure: WatchBrokenError | None = None
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
-        self._heard = False  # whether the consumer has sent anything
         self._silent = 0  # missing heartbeats in a row
-        self._allowed = SILENCE
         self._silent_max = BEGIN
         self._traffic = link.traffic
         self._flush: asyncio.Task[None] | None = None
-        self._ask: Callable[[], Awaitable[object]] | None = None
-        self._asks_at = SILENCE  # missing heartbeats
-        self._answers = 0
-        self._question: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
-
-    def allow_silence(self, busy_s: float, ask: Callable[[], Awaitable[object]]) -> None:
-        """Fail only after *busy_s* more seconds of silence, for a server that may be busy.
-
-        *ask* returns as soon as the server answers a request about the bucket, and raises a
-        `StoreError` if it does not. After `ANSWERS` answers, the server counts as not busy.
-        """
-        self._ask = ask
-        beats = int(busy_s / HEARTBEAT_S)
-        self._allowed, self._silent_max = SILENCE + beats, BEGIN + beats
 
     def note_all(self) -> None:
         """Note all messages of a batch in `seen`, until `limit_sights`."""
@@ -149,7 +132,7 @@ class Feed:
 
     def begin(self) -> None:
         """Expect heartbeats from now on, because the consumer exists."""
-        self._silent, self._silent_max = 0, self._allowed
+        self._silent, self._silent_max = 0, SILENCE
 
     def parser(self, sid: bytes) -> Parse | None:
         """Return a function that takes the values with legal keys from the socket's bytes.
@@ -180,7 +163,7 @@ class Feed:
             self._consumed = number
             for item, frame in zip(items[-len(frames) :], frames, strict=True):
                 self._sights.append((item.key, item.revision, int(frame[4])))
-            self._silent, self._silent_max, self._heard = 0, self._allowed, True
+            self._silent, self._silent_max = 0, SILENCE
             self.wake()
         return position
 
@@ -207,7 +190,7 @@ class Feed:
                     self._times[item.key] = stored_ns
         except Exception as error:  # noqa: BLE001 - a skipped message would be a lost change
             self.fail(f"message {reply!r} is malformed: {error!r}")
-        self._silent, self._silent_max, self._heard = 0, self._allowed, True
+        self._silent, self._silent_max = 0, SILENCE
         self.wake()
 
     def fail(self, reason: str) -> None:
@@ -219,9 +202,8 @@ class Feed:
     def close(self) -> None:
         """Stop the heartbeat timer and discard buffered messages."""
         self._timer.cancel()
-        for task in (self._flush, self._question):
-            if task is not None:
-                task.cancel()
+        if self._flush is not None:
+            self._flush.cancel()
         self._items.clear()
 
     async def take(self) -> list[Item]:
@@ -288,16 +270,12 @@ class Feed:
             self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
         before, self._traffic = self._traffic, self._link.traffic
         self._silent += 1
-        if self._silent == 1:
-            self._asks_at, self._answers = SILENCE, 0
         if self._silent >= self._silent_max:
             if self._traffic == before:
                 self._fail_silent()
                 return
             if self._flush is None:
                 self._flush = self._loop.create_task(self._await_backlog(), name="backlog")
-        elif self._heard and self._silent >= self._asks_at:
-            self._ask_about_bucket()
         self.wake()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
@@ -311,26 +289,6 @@ class Feed:
             self._flush = None
         if self._silent >= self._silent_max:
             self._fail_silent()
-
-    def _ask_about_bucket(self) -> None:
-        if self._ask is not None and self._question is None:
-            question = self._await_answer(self._ask)
-            self._question = self._loop.create_task(question, name="busy server")
-
-    async def _await_answer(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Ask whether the server is busy; after `ANSWERS` answers, the next silent beat fails."""
-        try:
-            await ask()
-        except StoreMissingError:
-            pass  # this is an answer
-        except StoreError:
-            return  # the next beat asks again
-        finally:
-            self._question = None
-        self._answers += 1
-        self._asks_at = self._silent + SILENCE
-        if self._answers >= ANSWERS:
-            self._silent_max = self._silent
 
     def _fail_silent(self) -> None:
         self.fail(f"the consumer sent nothing for {self._silent * HEARTBEAT_S:g} s")
@@ -347,9 +305,8 @@ def _item(name: bytes, revision: int, data: bytes, headers: bytes | None) -> Ite
     return Deleted(name.decode(), revision, mark is Marker.PURGED)
 
 
-HEDGE_S = 0.4  # the wait for a consumer before the next request, for an empty bucket
-BUSY_MAX = 8  # how much longer than `Bucket.busy_s` an answer may take after several timeouts
-ABANDONED_S = 10.0  # the server deletes a consumer without a subscriber after this time
+HEDGE_S = 0.4  # the wait for a consumer before the next request
+GROWTH = 1.4  # of that wait: each request may cost the server a look at every key
 PASSES = 3  # over names that are written meanwhile
 ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
@@ -357,15 +314,12 @@ ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 class _Consumer:
     """A push consumer: its delivery subject and the feed of its messages."""
 
-    def __init__(
-        self, bucket: Bucket, busy_s: float, times: dict[str, int] | None, *, names_only: bool
-    ) -> None:
+    def __init__(self, bucket: Bucket, times: dict[str, int] | None, *, names_only: bool) -> None:
         connection = bucket.watched_over
         self._client = connection.client
         self.inbox = self._client.new_inbox()
         self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
         self.feed = Feed(bucket.prefix, self._client, times=times, names_only=names_only)
-        self.feed.allow_silence(busy_s, bucket.state)
         self._subscription: Subscription | None = None
         self._on_lost = ExitStack()
         self._on_lost.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))
@@ -391,12 +345,13 @@ class _Consumer:
 async def names(bucket: Bucket, *patterns: str) -> set[str]:
     """Return every legal key of these patterns that has a message, if only a delete marker.
 
-    More than a page of names are read by a consumer without values. A key that is written over and
-    over meanwhile may be missing among so many.
+    The names of a large bucket are read by a consumer without values. A key that is written over
+    and over meanwhile may be missing among so many.
     """
     keys = set[str]()
+    is_large = (await bucket.state()).subjects > LARGE
     for pattern in " ".join(patterns).split():
-        page = await bucket.page_of_keys(pattern)
+        page = None if is_large else await bucket.page_of_keys(pattern)
         if page is not None:
             keys |= page
             continue
@@ -423,9 +378,6 @@ class Consumers:
     In a cluster, NATS may place a consumer on a server that has just failed. Then the request that
     creates the consumer has no answer. So the watch requests another consumer while it waits for
     the first, and uses the one that exists first. Each has its own delivery subject.
-
-    To create a consumer, the server looks at every key of the bucket, see `Bucket.busy_s`. More
-    requests would only delay the first one, so the watch waits longer if the bucket has many keys.
     """
 
     def __init__(
@@ -435,7 +387,6 @@ class Consumers:
         self._patterns = patterns
         self._times = times
         self._takes_all = tuple(patterns) == (">",)  # and the user may ask for it
-        self._busy = 1  # times `Bucket.busy_s`; doubles when the server does not answer in time
         self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
 
     @asynccontextmanager
@@ -446,7 +397,7 @@ class Consumers:
         *names_only*, the messages have no values.
 
         A broken consumer may not answer, so its deletion is requested without waiting: now, and
-        again with the next consumer. The server deletes it after `ABANDONED_S` in any case.
+        again with the next consumer. The server deletes it after `UNUSED_S` in any case.
         """
         requested: list[_Consumer] = []
         try:
@@ -475,20 +426,17 @@ class Consumers:
         Adds each consumer to *requested* before its request, so that *requested* has every consumer
         that may exist.
         """
-        busy_s = self._busy * self._bucket.busy_s
 
         async def request() -> _Consumer:
-            consumer = _Consumer(self._bucket, busy_s, self._times, names_only=names_only)
+            consumer = _Consumer(self._bucket, self._times, names_only=names_only)
             requested.append(consumer)
             if start:
                 consumer.feed.note_all()  # a proof compares all
             await consumer.subscribe()
-            await self._create(consumer, busy_s, start, names_only=names_only)
+            await self._create(consumer, start, names_only=names_only)
             return consumer
 
-        self._busy = min(2 * self._busy, BUSY_MAX)  # unless a request succeeds
-        chosen = await hedged(request, every_s=HEDGE_S + busy_s)
-        self._busy = 1
+        chosen = await hedged(request, every_s=HEDGE_S, growth=GROWTH)
         chosen.feed.begin()
         await self._delete_abandoned()
         self._abandoned.clear()  # the server creates consumers, so it also deletes them
@@ -500,52 +448,31 @@ class Consumers:
         await self._delete_abandoned()
         return chosen.feed
 
-    async def _create(
-        self, consumer: _Consumer, busy_s: float, start: int, *, names_only: bool
-    ) -> None:
+    async def _create(self, consumer: _Consumer, start: int, *, names_only: bool) -> None:
         """Create the consumer; its filter is ">" if the watch has all that the stream has.
 
         Then the server takes milliseconds. For the filter `$KV.b.>` it looks at every key, 60 ms of
         processor time for a million. A user who may only create the latter gets that.
         """
-        bucket, name = self._bucket, consumer.name
-        config: dict[str, object] = {
-            "name": name,
+        bucket = self._bucket
+        options: dict[str, object] = {
             "description": "a natsctl watch",
             "deliver_subject": consumer.inbox,
-            "deliver_policy": "by_start_sequence" if start else "last_per_subject",
-            "ack_policy": "none",
-            "replay_policy": "instant",
             "flow_control": True,
             "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
-            "inactive_threshold": int(ABANDONED_S * NANOSECONDS),
             "headers_only": names_only,
-            "mem_storage": True,
-            "num_replicas": 1,
         }
         if start:
-            config["opt_start_seq"] = start
-        connection = bucket.watched_over
-
-        async def create(*subjects: str) -> None:
-            endpoint = f"CONSUMER.CREATE.{bucket.stream}.{name}"
-            if len(subjects) == 1:  # so that permissions may limit the subject
-                config["filter_subject"] = subjects[0]
-                endpoint += f".{subjects[0]}"
-            else:
-                config["filter_subjects"] = subjects
-            body = {"stream_name": bucket.stream, "config": config, "action": "create"}
-            timeout_s = connection.request_timeout_s + busy_s
-            await connection.api(endpoint, body, timeout_s=timeout_s)
-
+            options |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
+        create = partial(bucket.create_consumer, bucket.watched_over, consumer.name)
         if self._takes_all and bucket.layout.alone:
             try:
-                await create(">")
+                await create(">", **options)
             except PermissionDeniedError:
                 self._takes_all = False
             else:
                 return
-        await create(*(bucket.prefix + pattern for pattern in self._patterns))
+        await create(*(bucket.prefix + pattern for pattern in self._patterns), **options)
 
     async def _end(self, consumers: Iterable[_Consumer]) -> None:
         """Unsubscribe, and delete the consumers that are not abandoned."""

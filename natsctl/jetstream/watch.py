@@ -264,7 +264,7 @@ class KvWatch:
                 state = await hedged(self._bucket.state, every_s=AGAIN_S)
                 proof = reported.begin(state, reached)
                 find = self._newest if proof is None else partial(self._newest, seen=reached)
-                newest = await hedged(find, every_s=AGAIN_S + self._bucket.busy_s)
+                newest = await hedged(find, every_s=AGAIN_S)
                 start = 0 if proof is None else reported.seen.first
                 async with (
                     self._consumers.open(start=start) as feed,

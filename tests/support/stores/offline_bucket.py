@@ -34,7 +34,6 @@ class OfflineStores(MemoryStores):
         self.prefix = f"$KV.{bucket}."
         self.stream = f"KV_{bucket}"
         self.name = bucket
-        self.busy_s = 0.0
         self.connection = self.watched_over = self
         self.began = asyncio.Event()
         self._client = OneTimeClient()

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 from nats.errors import FlushTimeoutError
 
-from natsctl.errors import StoreMissingError, StoreTimeoutError, WatchBrokenError
-from natsctl.jetstream.feed import ANSWERS, BEGIN, HEARTBEAT_S, SILENCE, Feed
+from natsctl.errors import WatchBrokenError
+from natsctl.jetstream.feed import BEGIN, HEARTBEAT_S, SILENCE, Feed
 from natsctl.jetstream.reader import OneTimeClient
 from natsctl.testing import VirtualTimeLoop
 
@@ -71,22 +71,6 @@ async def receive_heartbeats(feed: Feed, beats: int) -> None:
     for _ in range(beats):
         await asyncio.sleep(HEARTBEAT_S)
         feed.receive(HEARTBEAT)
-
-
-class Server:
-    """Answers so many requests about a bucket, if there is no error, and then no more."""
-
-    def __init__(self, *, answers: int = 100, error: Exception | None = None) -> None:
-        self.asked = 0
-        self._answers = answers
-        self._error = error
-
-    async def ask(self) -> None:
-        self.asked += 1
-        if self.asked > self._answers:
-            await asyncio.Event().wait()
-        if self._error is not None:
-            raise self._error
 
 
 async def silence(feed: Feed) -> float:
@@ -213,68 +197,6 @@ async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> No
     await connection.receive(seconds=10)
     with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
         await exhausted(feed)
-    feed.close()
-
-
-async def test_a_feed_of_a_large_bucket_waits_for_a_server_that_is_busy() -> None:
-    feed = feed_on(Connection())
-    feed.allow_silence(10.0, Server(answers=0).ask)
-    await receive_heartbeats(feed, 3)
-    silent_s = await silence(feed)
-    assert (SILENCE - 1) * HEARTBEAT_S <= silent_s - 10.0 <= SILENCE * HEARTBEAT_S
-    feed.close()
-
-
-@pytest.mark.parametrize("error", [None, StoreMissingError("bucket b does not exist")])
-async def test_a_feed_of_a_large_bucket_does_not_wait_for_a_server_that_answers(
-    error: StoreMissingError | None,
-) -> None:
-    feed, server = feed_on(Connection()), Server(error=error)
-    feed.allow_silence(10.0, server.ask)
-    await receive_heartbeats(feed, 3)
-    assert await silence(feed) <= (ANSWERS * SILENCE + 1) * HEARTBEAT_S
-    assert server.asked == ANSWERS
-    feed.close()
-
-
-async def test_one_answer_between_two_busy_times_does_not_fail_a_feed() -> None:
-    feed, server = feed_on(Connection()), Server(answers=1)
-    feed.allow_silence(10.0, server.ask)
-    await receive_heartbeats(feed, 3)
-    assert await silence(feed) >= 10.0
-    assert server.asked == 2
-    feed.close()
-
-
-async def test_a_request_that_fails_is_no_answer() -> None:
-    feed, server = feed_on(Connection()), Server(error=StoreTimeoutError("no answer"))
-    feed.allow_silence(10.0, server.ask)
-    await receive_heartbeats(feed, 3)
-    assert await silence(feed) >= 10.0
-    feed.close()
-
-
-async def test_answers_of_an_earlier_silence_do_not_count() -> None:
-    feed, server = feed_on(Connection()), Server()
-    feed.allow_silence(10.0, server.ask)
-    for _ in range(4):
-        await asyncio.sleep((SILENCE + 1) * HEARTBEAT_S)
-        feed.receive(HEARTBEAT)
-    assert await feed.take() == []
-    assert server.asked > ANSWERS
-    feed.close()
-
-
-@pytest.mark.parametrize("exists", [False, True])
-async def test_a_server_is_not_asked_before_the_first_message_of_a_consumer(
-    *, exists: bool
-) -> None:
-    feed, server = feed_on(Connection()), Server()
-    feed.allow_silence(10.0, server.ask)
-    if exists:
-        feed.begin()
-    assert await silence(feed) >= 10.0
-    assert server.asked == 0
     feed.close()
 
 
