@@ -1,6 +1,6 @@
 """Counts the results and the durations of syncs, for metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -86,7 +86,7 @@ class SyncCounters:
             self._final += error_class is ErrorClass.PERMANENT
             self._timeouts += isinstance(outcome.error, TimeoutError)
 
-    def read(self, now: float, changed: Sequence[float]) -> Counts:
+    def read(self, now: float, changed: Collection[float]) -> Counts:
         """Return the counts at *now*; *changed* are the times of the unanswered changes."""
         return Counts(
             unanswered=len(changed),

@@ -180,7 +180,9 @@ class KeyedController(Hosted):
 
     def _counts(self) -> Counts:
         now, queue = asyncio.get_running_loop().time(), self._loop.queue
-        counts = self._loop.counters.read(now, queue.unanswered())
+        unanswered = queue.unanswered()
+        counts = self._loop.counters.read(now, unanswered.values())
         if counts.oldest_s <= OVERDUE_S:
             return counts
-        return msgspec.structs.replace(counts, late=queue.unanswered_since(now - OVERDUE_S))
+        late = [key for key, changed in unanswered.items() if changed < now - OVERDUE_S]
+        return msgspec.structs.replace(counts, late=late)

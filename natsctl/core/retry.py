@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -183,35 +183,3 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     def bucket(self) -> TokenBucket:
         """Return a full bucket with this rate."""
         return TokenBucket(rate_per_s=self.qps, burst=self.burst)
-
-
-class Pace:
-    """Gives each key that's taken a turn, at the rate of *limit*."""
-
-    def __init__(self, limit: RateLimit) -> None:
-        self._bucket = limit.bucket()
-        self.give_back = self._bucket.give_back  # returns a turn for which there was no key
-
-    def take_nowait(self) -> bool:
-        """Take a turn if there is one now, and return whether there was."""
-        if self._bucket.take() <= 0:
-            return True
-        self._bucket.give_back()
-        return False
-
-    async def take(self, closed: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the next turn and take it; wait no longer than *closed*.
-
-        A cancelled call takes no turn.
-        """
-        wait_s = self._bucket.take()
-        if wait_s <= 0:
-            return
-        try:
-            async with asyncio.timeout(wait_s):
-                await closed()
-        except TimeoutError:
-            pass
-        except asyncio.CancelledError:
-            self._bucket.give_back()
-            raise

@@ -22,7 +22,6 @@ import msgspec
 from natsctl.core.retry import (
     Drop,
     ExponentialLimiter,
-    Pace,
     RateLimit,
     Retry,
     RetryPolicy,
@@ -265,7 +264,7 @@ class WorkQueue(Generic[K]):
         self._fed: deque[_Fed[K]] = deque()
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
         self._bucket = bucket
-        self._pace = None if pace is None else Pace(pace)
+        self._pace = None if pace is None else pace.bucket()  # each key that is taken needs a token
         self._shut_down = False
         self._takers, self._joiners = Waiters(), Waiters()
         self._waking = False  # whether a woken worker has not run yet
@@ -447,11 +446,15 @@ class WorkQueue(Generic[K]):
                     await self._takers.wait()
             if self._pace is None or self._shut_down:
                 return self._claim()
-            try:
-                await self._pace.take(self.closed)
-            except asyncio.CancelledError:
-                self._takers.wake_one()
-                raise
+            if wait_s := self._pace.take():
+                try:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            await self.closed()
+                except asyncio.CancelledError:
+                    self._pace.give_back()
+                    self._takers.wake_one()
+                    raise
             if self.ready:
                 return self._claim()
             self._pace.give_back()
@@ -460,9 +463,10 @@ class WorkQueue(Generic[K]):
         """Claim the next key like `take`; return None if no key is ready or the pace forbids it."""
         if self._fed:
             self._refill()
-        if not self.ready or (self._pace is not None and not self._pace.take_nowait()):
+        if self.ready and self._pace is not None and self._pace.take():
+            self._pace.give_back()
             return None
-        return self._claim()
+        return self._claim() if self.ready else None
 
     def _claim(self) -> Work[K]:
         now = self.now()
@@ -734,8 +738,9 @@ class WorkQueue(Generic[K]):
 
         A key that only waits for a requested time doesn't count.
         """
-        busy = self.ready or self._claimed or self._fed
-        return not (busy or any(map(_retries, self.works.values())))
+        troubles = (work.trouble for work in self.works.values())
+        retries = any(trouble is not None and trouble.retry is not None for trouble in troubles)
+        return not (self.ready or self._claimed or self._fed or retries)
 
     def first(self, number: int) -> Iterator[Work[K]]:
         """Yield up to *number* keys of each place: the oldest, and those that become ready next.
@@ -772,19 +777,10 @@ class WorkQueue(Generic[K]):
         oldest = self.oldest_ready()
         return bool(self._fed) or (oldest is not None and oldest <= time)
 
-    def unanswered(self) -> list[float]:
-        """Return the times of the changes that wait for a sync which hasn't begun."""
-        return [changed for _, changed in self._unanswered()]
-
-    def unanswered_since(self, time: float) -> list[K]:
-        """Return the keys whose change has waited since before *time*."""
-        return [key for key, changed in self._unanswered() if changed < time]
-
-    def _unanswered(self) -> Iterator[tuple[K, float]]:
-        for key, work in self.works.items():
-            asked = work.again if work.place is _CLAIMED else work
-            if asked is not None and asked.changed is not None:
-                yield key, asked.changed
+    def unanswered(self) -> dict[K, float]:
+        """Return the keys whose change waits for a sync that hasn't begun, and since when."""
+        asked = ((k, it.again if it.place is _CLAIMED else it) for k, it in self.works.items())
+        return {key: work.changed for key, work in asked if work and work.changed is not None}
 
     def stats(self) -> QueueStats:
         """Return the measures; takes time in proportion to the claimed keys only."""
@@ -997,10 +993,6 @@ class Waiters(deque[asyncio.Future[None]]):
 
 
 _since = attrgetter("at")
-
-
-def _retries(work: Work[Any]) -> bool:
-    return work.trouble is not None and work.trouble.retry is not None
 
 
 def _highest(priority: Priority, trouble: Trouble | None) -> Priority:

@@ -16,7 +16,7 @@ from natsctl.errors import DECODE_ERRORS
 from natsctl.model.objects import PAUSED, head
 from natsctl.model.times import time_in
 
-MARK = b"paused"
+MARK = PAUSED[PAUSED.index("/") :].encode()
 """A value without these bytes has no such annotation; the search is cheaper than to decode it."""
 
 NO_PAUSE = "false"

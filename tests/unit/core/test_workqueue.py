@@ -1018,18 +1018,18 @@ class TestUnansweredChanges:
         queue.offer("a", changed=True)
         await asyncio.sleep(1)
         queue.offer("a", changed=True)
-        assert queue.unanswered() == [3]
+        assert list(queue.unanswered().values()) == [3]
 
     async def test_a_request_is_no_change(self, queue: WorkQueue[str]) -> None:
         queue.offer("a")
-        assert queue.unanswered() == []
+        assert list(queue.unanswered().values()) == []
 
     async def test_a_success_answers_a_change(self, queue: WorkQueue[str]) -> None:
         queue.offer("a", changed=True)
         work = await queue.take()
-        assert (work.changed, queue.unanswered()) == (0, [])
+        assert (work.changed, queue.unanswered()) == (0, {})
         queue.settle("a")
-        assert queue.unanswered() == []
+        assert list(queue.unanswered().values()) == []
         assert queue.idle
 
     @pytest.mark.parametrize("error", [ERROR, RetryAfter(1)])
@@ -1040,7 +1040,7 @@ class TestUnansweredChanges:
         await queue.take()
         await asyncio.sleep(5)
         queue.settle("a", Failed(error))
-        assert queue.unanswered() == [0]
+        assert list(queue.unanswered().values()) == [0]
         assert (await queue.take()).changed == 0
 
     async def test_a_change_whose_retry_was_dropped_stays_unanswered_until_a_success(
@@ -1049,11 +1049,11 @@ class TestUnansweredChanges:
         queue.offer("a", changed=True)
         await queue.take()
         queue.settle("a", Failed(ERROR), Policy(Drop()))
-        assert queue.unanswered() == [0]
+        assert list(queue.unanswered().values()) == [0]
         assert queue.idle
         queue.offer("a")
         queue.settle(await take(queue))
-        assert queue.unanswered() == []
+        assert list(queue.unanswered().values()) == []
 
     async def test_a_permanent_failure_ends_the_wait_of_a_change(
         self, queue: WorkQueue[str]
@@ -1061,7 +1061,7 @@ class TestUnansweredChanges:
         queue.offer("a", changed=True)
         await queue.take()
         queue.settle("a", Failed(PermanentError("never")))
-        assert queue.unanswered() == []
+        assert list(queue.unanswered().values()) == []
 
     @pytest.mark.parametrize(
         ("outcome", "since"), [(Synced(), 5), (Failed(ERROR), 0)], ids=["synced", "failed"]
@@ -1073,9 +1073,9 @@ class TestUnansweredChanges:
         await queue.take()
         await asyncio.sleep(5)
         queue.offer("a", changed=True)
-        assert queue.unanswered() == [5]
+        assert list(queue.unanswered().values()) == [5]
         queue.settle("a", outcome)
-        assert queue.unanswered() == [since]
+        assert list(queue.unanswered().values()) == [since]
 
     async def test_changes_are_not_noted_while_no_key_is_synced(
         self, queue: WorkQueue[str]
@@ -1086,9 +1086,9 @@ class TestUnansweredChanges:
         queue.settle("a", Failed(ERROR), Policy(Drop()))
         queue.stop_answering()
         queue.offer("c", changed=True)
-        assert queue.unanswered() == []
+        assert list(queue.unanswered().values()) == []
         queue.answers = True
-        assert queue.unanswered() == []
+        assert list(queue.unanswered().values()) == []
 
 
 MANY = [f"k{number:05}" for number in range(20 * FEW)]
