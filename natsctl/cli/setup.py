@@ -68,7 +68,7 @@ class SettingInEffect(msgspec.Struct, frozen=True):
 def config(*, output: OutputOption = TABLE) -> None:
     """Print the settings in effect and the source of each.
 
-    The source is a flag, a variable, a line of a file, a NATS context, or the default. Flags
+    The source is a flag, a variable, a file, a NATS context, or the default. Flags
     override variables, variables override the file, and the file overrides the context that nats
     context select selected. Secrets are masked.
     """

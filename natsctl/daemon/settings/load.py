@@ -33,15 +33,10 @@ SELECTED = "nats context select"
 LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
 """The fields that are credentials."""
 
-_PREFIX = "NATSCTL_"
 _SERVICE_VARIABLE = (
     r"NATSCTL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
     r"|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-_POSITION = re.compile(r" *\(at line (\d+), column \d+\)| *\(at end of document\)")
-_HEADER = re.compile(r"\s*\[\s*([\w.]+)\s*\]")
-_LINE = re.compile(r"\s*(\w+)\s*=")
-
 _NOT_IN_CONTEXT = ("name", "connect_timeout_s", "request_timeout_s", "silence_s", "marker_ttl_s")
 _CLUSTER = ("server", "token", "tls_ca", "tls_insecure", "namespace", "enabled")
 _OVERRIDES: dict[str, tuple[str, ...]] = {
@@ -60,22 +55,14 @@ _OVERRIDES: dict[str, tuple[str, ...]] = {
 }
 """The fields that a field overrides in all weaker sources."""
 
-
-class Given(msgspec.Struct, frozen=True):
-    """The value of a field of `Settings`, and its source."""
-
-    value: Any
-    source: str
-
-
-Layer = dict[str, Given]
-"""The values that one source sets, by the dotted name of the field."""
+Layer = dict[str, tuple[Any, str]]
+"""The values that a source sets, each with the source, by the dotted name of the field."""
 
 
 class Effective(msgspec.Struct, frozen=True):
     """The settings in effect, the source of each, and the file that was read.
 
-    A source is `--server`, `NATSCTL_SERVER` or `natsctl.toml:3`, by dotted name. A field without a
+    A source is `--server`, `NATSCTL_SERVER` or `natsctl.toml`, by dotted name. A field without a
     source has its default.
     """
 
@@ -98,12 +85,12 @@ class Effective(msgspec.Struct, frozen=True):
             chosen |= added
             overridden.update(field for name in added for field in _OVERRIDES.get(name, ()))
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for name, given in chosen.items():
+        for name, (value, _) in chosen.items():
             section, _, field = name.partition(".")
-            sections[section][field] = given.value
+            sections[section][field] = value
         types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
         settings = Settings(**{name: types[name](**values) for name, values in sections.items()})
-        return cls(settings, {name: given.source for name, given in chosen.items()}, file)
+        return cls(settings, {name: source for name, (_, source) in chosen.items()}, file)
 
     def source(self, field: str) -> str:
         """Return the source of the field, `default` if no source sets it."""
@@ -124,7 +111,7 @@ class Effective(msgspec.Struct, frozen=True):
         name = self.settings.nats.context
         if name is None:
             return self
-        given = {field: Given(self.value(field), source) for field, source in self.sources.items()}
+        given = {field: (self.value(field), source) for field, source in self.sources.items()}
         excluded = () if given.keys().isdisjoint(LOGIN) else LOGIN
         try:
             options = load_context(name)
@@ -133,7 +120,7 @@ class Effective(msgspec.Struct, frozen=True):
                 return self.without_selection()
             raise
         context = {
-            field: Given(value, f"context {name}")
+            field: (value, f"context {name}")
             for field in FIELDS
             if field.startswith("nats.") and field not in excluded
             if (value := getattr(options, field.removeprefix("nats."))) != default_of(field)
@@ -143,12 +130,12 @@ class Effective(msgspec.Struct, frozen=True):
 
     def without_selection(self) -> "Effective":
         """Return these settings without the context that `nats context select` selected."""
-        if self.source("nats.context") != SELECTED:
-            return self
-        nats = msgspec.structs.replace(self.settings.nats, context=None)
-        settings = msgspec.structs.replace(self.settings, nats=nats)
-        sources = {name: self.sources[name] for name in self.sources if name != "nats.context"}
-        return Effective(settings, sources, self.file)
+        given = {
+            field: (self.value(field), source)
+            for field, source in self.sources.items()
+            if source != SELECTED
+        }
+        return Effective.of([given], self.file)
 
     @property
     def nats(self) -> NatsOptions:
@@ -178,39 +165,34 @@ def load_settings(
             the current folder if it exists. Relative paths in a file are relative to its folder.
 
     Raises `UsageError` for an invalid value, with the setting, its source and a valid example; for
-    an unknown variable or line; and for a file that is named but does not exist.
+    an unknown variable or setting; and for a file that is named but does not exist.
     """
-    check_variables(environ)
-    typed: Layer = {}
+    _check_variables(environ)
+    typed, own, shared = Layer(), Layer(), Layer()
     for setting in SETTINGS:
         value = flags.get(setting.parameter) if setting.flag else None
         if value:
             text = str(not setting.flag.startswith("--no-")) if value is True else value
-            example = f"{setting.flag} {setting.typed()}"
-            _add(typed, setting, text, setting.flag, example=example, text=True)
-    named = [typed[name].source for name in ("kube.kubeconfig", "kube.context") if name in typed]
-    if named and "kube.enabled" in typed:
-        raise UsageError(f"{typed['kube.enabled'].source} excludes {' and '.join(named)}")
-
-    own, shared = Layer(), Layer()
-    for setting in SETTINGS:
+            typed |= _read(setting, text, setting.flag, f"{setting.flag} {setting.typed()}")
         for layer, name in zip((own, shared), setting.variables, strict=False):
             if environ.get(name):
-                example = f"{name}={setting.typed()}"
-                _add(layer, setting, environ[name], name, example=example, text=True)
+                layer.update(_read(setting, environ[name], name, f"{name}={setting.typed()}"))
+    named = [typed[name][1] for name in ("kube.kubeconfig", "kube.context") if name in typed]
+    if named and "kube.enabled" in typed:
+        raise UsageError(f"{typed['kube.enabled'][1]} excludes {' and '.join(named)}")
     if "nats.user" in shared and "nats.password" not in {**typed, **own, **shared}:
         # the nats command takes a user without a password as a token
         shared.setdefault("nats.token", shared.pop("nats.user"))
-
     chosen = config or environ.get(VARIABLE) or (FILE_NAME if Path(FILE_NAME).is_file() else None)
     file = Path(chosen).expanduser() if chosen else None
     selected = selected_context()
-    selection = {"nats.context": Given(selected, SELECTED)} if selected else {}
-    layers = [typed, own, shared, {} if file is None else _from_file(file), selection]
-    return Effective.of(layers, file)
+    selection: Layer = {"nats.context": (selected, SELECTED)} if selected else {}
+    return Effective.of(
+        [typed, own, shared, {} if file is None else _from_file(file), selection], file
+    )
 
 
-def check_variables(environ: Mapping[str, str]) -> None:
+def _check_variables(environ: Mapping[str, str]) -> None:
     """Raise `UsageError` for a variable that begins with `NATSCTL_` and is not a setting.
 
     Empty variables are ignored. So are the variables that Kubernetes and Docker set in each
@@ -218,39 +200,35 @@ def check_variables(environ: Mapping[str, str]) -> None:
     """
     variables = [VARIABLE, *(name for setting in SETTINGS for name in setting.variables)]
     for name, value in sorted(environ.items()):
-        if name.startswith(_PREFIX) and name not in variables and value:
+        if name.startswith("NATSCTL_") and name not in variables and value:
             link = name.endswith("_PORT") and "://" in value
             if not (link or re.fullmatch(_SERVICE_VARIABLE, name)):
-                names = [variable_name.removeprefix(_PREFIX) for variable_name in variables]
-                nearest = did_you_mean(name.removeprefix(_PREFIX), names, prefix=_PREFIX)
+                names = [known.removeprefix("NATSCTL_") for known in variables]
+                nearest = did_you_mean(name.removeprefix("NATSCTL_"), names, prefix="NATSCTL_")
                 raise UsageError(f"there is no variable {name}{nearest}")
 
 
 def _from_file(file: Path) -> Layer:
-    content, lines = _read_toml(file)
+    content, layer = _read_toml(file), Layer()
     for section, fields in content.items():
-        place = f"{file}{lines.get((section,), '')}"
         if not isinstance(fields, dict):
-            raise UsageError(f"{place}: {section} is not in a section{_in_section(section)}")
+            raise UsageError(f"{file}: {section} is not in a section{_in_section(section)}")
         if section not in SECTIONS:
             nearest = did_you_mean(section, SECTIONS)
-            raise UsageError(f"{place}: there is no section [{section}]{nearest}")
+            raise UsageError(f"{file}: there is no section [{section}]{nearest}")
         for field in fields:
             if f"{section}.{field}" not in BY_NAME:
-                place = f"{file}{lines.get((section, field), '')}"
                 known = [setting.field for setting in SETTINGS if setting.section == section]
                 nearest = did_you_mean(field, known, prefix=f"{section}.") or _in_section(field)
-                raise UsageError(f"{place}: there is no setting {section}.{field}{nearest}")
-    layer: Layer = {}
+                raise UsageError(f"{file}: there is no setting {section}.{field}{nearest}")
     for setting in SETTINGS:
         if setting.field in content.get(setting.section, ()):
             value = content[setting.section][setting.field]
-            source = f"{file}{lines.get((setting.section, setting.field), '')}"
-            _add(layer, setting, value, source, example=setting.line(), text=False)
+            layer |= _read(setting, value, str(file), setting.line(), typed=False)
             if setting.form is FILE:
                 paths = (Path(path).expanduser() for path in value.split(os.pathsep))
                 relative = os.pathsep.join(str(file.parent / path) for path in paths)
-                layer[setting.name] = Given(relative, source)
+                layer[setting.name] = (relative, str(file))
     return layer
 
 
@@ -262,50 +240,34 @@ def _in_section(field: str) -> str:
     return f": the sections are {', '.join(f'[{section}]' for section in SECTIONS)}"
 
 
-def _read_toml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """Return the content of the file, and `:LINE` for each `[section]` and each `field =`.
-
-    Raises `UsageError` if the file cannot be read, is larger than 64 KiB, or is not valid TOML. The
-    error quotes nothing of the content, which may be a secret.
-    """
+def _read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a file of at most 64 KiB; errors quote nothing of it but its line."""
     try:
         with file.open("rb") as opened:
             raw = opened.read(SIZE_MAX_BYTES + 1)
         if len(raw) > SIZE_MAX_BYTES:
             raise UsageError(f"the settings in {file} are longer than {SIZE_MAX_BYTES} bytes")
-        text = raw.decode()
-        content = tomllib.loads(text)
+        return tomllib.loads(raw.decode())
     except OSError as error:
         raise UsageError(f"cannot read the settings in {file}: {error.strerror}") from error
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not valid TOML: it is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        position, reason = _POSITION.search(str(error)), _POSITION.sub("", str(error))
-        place = f"{file}:{position[1]}" if position and position[1] else f"{file}"
         raise UsageError(
-            f'{place} is not valid TOML: {reason}; write lines such as name = "value"'
+            f'{file} is not valid TOML: {error}; write lines such as name = "value"'
         ) from None
     except (ValueError, RecursionError):
         raise UsageError(
             f"cannot read a value in {file}: a number is too long, or a list is nested too deeply"
         ) from None
-    lines: dict[tuple[str, ...], str] = {}
-    section: tuple[str, ...] = ()
-    for number, line in enumerate(text.split("\n"), 1):
-        if header := _HEADER.match(line):
-            section = tuple(header[1].split("."))
-            for size in range(1, 1 + len(section)):
-                lines.setdefault(section[:size], f":{number}")
-        elif field := _LINE.match(line):
-            lines.setdefault((*section, field[1]), f":{number}")
-    return content, lines
 
 
-def _add(
-    layer: Layer, setting: Setting, value: object, source: str, *, example: str, text: bool
-) -> None:
+def _read(
+    setting: Setting, value: object, source: str, example: str, *, typed: bool = True
+) -> Layer:
+    """Return the fields that a value sets; a *typed* number is text."""
     try:
-        valid = setting.form.read(value, text=text)
+        valid = setting.form.read(value, text=typed)
     except ValueError:
         scalar = isinstance(value, str | int | float | bool)
         quoted = repr(value) if scalar else f"a {type(value).__name__}"
@@ -314,4 +276,4 @@ def _add(
             f"{setting.name} in {source}: {'the value' if setting.hides else quoted} must be "
             f"{setting.form.description}; write {example}"
         ) from None
-    layer |= dict.fromkeys(setting.fills, Given(valid, source))
+    return dict.fromkeys(setting.fills, (valid, source))

@@ -6,11 +6,8 @@ the errors and docs/settings.md come from `SETTINGS`.
 
 import json
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -110,88 +107,59 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """The form of a value: it "must be *description*", *metavar* stands for it in helps.
-
-    msgspec converts it to *type*; *convert* raises `ValueError` if the result is still wrong.
-    """
+    """The form of a value: it "must be *description*", *metavar* stands for it in helps."""
 
     description: str
     metavar: str
     type: Any
     example: Any = None
-    convert: Callable[[Any], object] | None = None
 
     def read(self, value: object, *, text: bool) -> object:
         """Return the value of a setting; *text* permits numbers that are written as text.
 
         Raises `ValueError` if the value is invalid; the message may contain the value.
         """
+        if self is URLS and isinstance(value, str):
+            value = (value,)
         converted = msgspec.convert(value, self.type, strict=not text)
-        return converted if self.convert is None else self.convert(converted)
-
-
-def _boolean(value: object) -> bool:
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if (word := str(value).lower()) not in words:
-        raise ValueError("neither true nor false")
-    return words[word]
-
-
-def _log_level(value: str) -> str:
-    level = rf"(?i:{'|'.join(LEVELS)})"
-    if not re.fullmatch(rf"{level}(,[\w.]+={level})*", value, re.ASCII):
-        raise ValueError("not a level")
-    return value.lower() if "," not in value else value
-
-
-def _address(value: str) -> str:
-    try:
-        return str(Address.parse(value))
-    except UsageError as error:
-        raise ValueError(str(error)) from error
-
-
-def _collector(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise ValueError("not a URL of a collector")
-    return value
+        if self is ADDRESS:
+            try:
+                return str(Address.parse(converted))
+            except UsageError as error:
+                raise ValueError(str(error)) from error
+        return converted
 
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_LEVEL = rf"(?i:{'|'.join(LEVELS)})"
 _Text = Annotated[str, Meta(min_length=1)]
-_Texts = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 _Domain = Annotated[str, Meta(pattern=rf"\A{_LABEL}(\.{_LABEL})*\Z", max_length=253)]
-_Workers = Annotated[int, Meta(gt=0, le=WORKERS_MAX)]
+_Level = Annotated[str, Meta(pattern=rf"\A{_LEVEL}(,[A-Za-z0-9_.]+={_LEVEL})*\Z")]
+_Collector = Annotated[str, Meta(pattern=r"\Ahttps?://[^/?#]+[^?]*\Z")]
+_Servers = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 
 TEXT = Form("a text of at least one character", "TEXT", _Text, "…")
 NAME = Form("a text of at least one character", "NAME", _Text, "hub")
-URLS = Form(
-    *("a URL, or a list of URLs", "URL", _Text | _Texts, ["nats://hub:4222"]),
-    lambda value: (value,) if isinstance(value, str) else value,
-)
+URLS = Form("a URL, or a list of URLs", "URL", _Servers, ["nats://hub:4222"])
 FILE = Form("the path of a file", "FILE", _Text, "ca.pem")
 DIRECTORY = Form("the path of a directory", "DIR", _Text, "/var/lib/natsctl")
-ADDRESS = Form(
-    *("HOST:PORT, or :PORT for all interfaces", "HOST:PORT", _Text, "127.0.0.1:8080"), _address
-)
+ADDRESS = Form("HOST:PORT, or :PORT for all interfaces", "HOST:PORT", _Text, "127.0.0.1:8080")
 _WITH_PATH = "http://HOST:PORT or https://HOST:PORT, with or without a path"
-COLLECTOR = Form(_WITH_PATH, "URL", _Text, "http://127.0.0.1:4318", _collector)
+COLLECTOR = Form(_WITH_PATH, "URL", _Collector, "http://127.0.0.1:4318")
 COUNT = Form("a whole number above 0", "N", Annotated[int, Meta(gt=0)])
+_Workers = Annotated[int, Meta(gt=0, le=WORKERS_MAX)]
 WORKERS = Form(f"a whole number from 1 to {WORKERS_MAX}", "N", _Workers, 4)
-_ABOVE_0 = Annotated[float, Meta(gt=0, le=1e9)]
-SECONDS = Form("a number of seconds above 0, at most 1e9", "SECONDS", _ABOVE_0, 60)
-_FROM_0 = Annotated[float, Meta(ge=0, le=1e9)]
-SECONDS_OR_ZERO = Form("a number of seconds from 0 to 1e9", "SECONDS", _FROM_0)
+_Above0 = Annotated[float, Meta(gt=0, le=1e9)]
+SECONDS = Form("a number of seconds above 0, at most 1e9", "SECONDS", _Above0, 60)
+_From0 = Annotated[float, Meta(ge=0, le=1e9)]
+SECONDS_OR_ZERO = Form("a number of seconds from 0 to 1e9", "SECONDS", _From0)
 LEASE = Form("at least 1 second", "SECONDS", Annotated[float, Meta(ge=1, le=1e9)])
-SWITCH = Form("true or false", "", bool | str, convert=_boolean)
+SWITCH = Form("true or false", "", bool)
 DOMAIN = Form("a domain in lower case", "DOMAIN", _Domain)
 LOG_FORMAT = Form("text or json", "text|json", LogFormat)
-LEVEL = Form(
-    f"a level ({', '.join(LEVELS)}), optionally followed by levels of loggers",
-    *("LEVEL", _Text, None, _log_level),
-)
+_LEVELS = f"a level ({', '.join(LEVELS)}), optionally followed by levels of loggers"
+LEVEL = Form(_LEVELS, "LEVEL", _Level)
 
 
 # ---- the settings

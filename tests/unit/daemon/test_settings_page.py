@@ -51,12 +51,12 @@ def test_the_example_file_is_valid(tmp_path: Path) -> None:
     assert set(effective.sources) == names
 
 
-@pytest.mark.parametrize(("line", "text"), [(10, "workers = 'ten'"), (11, "resync = 60")])
+@pytest.mark.parametrize("text", ["workers = 'ten'", "resync = 60"])
 def test_the_errors_on_the_page_match_the_raised_errors(
-    line: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("natsctl.toml").write_text("\n" * (line - 2) + f"[controllers]\n{text}\n")
+    Path("natsctl.toml").write_text(f"[controllers]\n{text}\n")
     with pytest.raises(UsageError) as caught:
         load_settings({}, {})
     assert f"natsctl: error: {caught.value}\n" in PAGE
