@@ -31,7 +31,7 @@ from natsctl.core import history, informer
 from natsctl.daemon.plan import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.options import NatsOptions
-from natsctl.model.selectors import Selector
+from natsctl.operate.buckets import Selection
 from natsctl.operate.fleet import Acted, Fleet, open_fleet
 from natsctl.operate.names import Name, own_keys, parse_names
 from natsctl.operate.pauses import duration_in, new_pause
@@ -62,15 +62,14 @@ async def _chosen(
     """
     if not selector and not failing:
         return parse_names(words, otherwise=otherwise)
-    if selector and (len(words) != 1 or "/" in words[0]):
-        raise UsageError("--selector chooses among the keys of a bucket: give the bucket alone")
+    selection = Selection.of(words, selector) if selector else None
     names = await fleet.failing(controller) if failing else []
     if words and failing and not selector:
         if len(words) > 1 or "/" in words[0]:
             raise UsageError("--failing chooses keys: give a bucket alone, or no name")
         names = [name for name in names if name.bucket == words[0]]
-    if selector:
-        chosen = await fleet.select(words[0], Selector.parse(selector))
+    if selection is not None:
+        chosen = await fleet.select(selection)
         names = [name for name in chosen if name in names] if failing else chosen
     if not names:
         raise NotFoundError("no key matches")
@@ -257,7 +256,7 @@ async def _sync_here(
                     known = isinstance(sync.error, NatsctlError)
                     kind = "" if known else f"{type(sync.error).__name__}: "
                     report_error(f"{sync.key}: {kind}{sync.error}")
-                progress.step()
+                progress(advance=1)
 
             await sync_once(runtime, keys, finished)
     write_line(f"{len(keys) - len(failures)} of {len(keys)} synced")

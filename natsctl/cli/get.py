@@ -54,7 +54,7 @@ from natsctl.operate.buckets import (
     published_schemas,
     selected,
 )
-from natsctl.operate.entries import NONE, cells_of, described, described_raw, headings_of, object_in
+from natsctl.operate.entries import NONE, cells_of, described, headings_of, object_in
 from natsctl.operate.names import parse_name
 
 app = App()
@@ -204,7 +204,7 @@ async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -
         elif output == JSON:
             for message in page:
                 write_text(f"{last}," if last else "[")
-                last = textwrap.indent(json_text(described_raw(source.name, message)), "  ")
+                last = textwrap.indent(json_text(described(source.name, message)), "  ")
         else:
             if some and output == YAML:
                 write_line("---")
@@ -247,7 +247,7 @@ async def _show(source: Bucket, key: str, revision: int | None, output: str) -> 
         message = message_at(source.name, await store.messages(key), key, revision)
     columns = await _columns(source, output)
     if output == JSON:
-        write_json(described_raw(source.name, message))
+        write_json(described(source.name, message))
     elif output == TABLE and object_in(message.value) is None:
         write_value(message.value)
     else:
@@ -326,7 +326,7 @@ class _EventWriter:
 
     def _write_event(self, event: str, message: Message) -> None:
         if self._format == JSON:
-            write_json(described_raw(self._bucket, message, event), indent=-1)
+            write_json(described(self._bucket, message, event), indent=-1)
         elif isinstance(self._format, CustomColumns):
             document = described(self._bucket, message, event)
             write_line("   ".join(path.text_in(document) for path in self._format.columns.values()))

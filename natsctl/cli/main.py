@@ -66,31 +66,29 @@ COMMANDS = {
 GROUPS = ("gc", "repair")
 """Commands that have subcommands."""
 
-RENAMED = {
-    "list": ("get",),
-    "watch": ("get", "--watch"),
-    "tree": ("describe",),
-    "schema": ("explain", "--output", "jsonschema"),
-    "explain-kind": ("explain",),
-    "dev": ("run", "--reload", "--embedded", "--store-dir", ".natsctl"),
-    "record": ("replay", "--record"),
-    "recording": ("replay", "--output", "-"),
-    "external": ("repair", "external"),
-    "installation": ("repair", "installation"),
-    "example": ("new", "--example"),
+FORMER = {
+    "list": "get",
+    "watch": "get --watch",
+    "tree": "describe",
+    "schema": "explain --output jsonschema",
+    "explain-kind": "explain",
+    "dev": "run --reload --embedded --store-dir .natsctl",
+    "record": "replay --record",
+    "recording": "replay --output -",
+    "external": "repair external",
+    "installation": "repair installation",
+    "example": "new --example",
+    "gc accept": "repair gc",
+    "top": ": use natsctl status -w",
+    "backup": ": use nats stream backup KV_BUCKET FOLDER",
+    "restore": ": use nats stream restore FOLDER, for a folder of nats stream backup",
+    "ls": ": use natsctl get",
+    "logs": ": the log is the standard error of natsctl run",
+    "create": ": use natsctl put --create",
+    "scale": ": use natsctl edit",
 }
-"""The words that stand for each command of version 0.2, which a notice names. Not in the help."""
-
-ELSEWHERE = {
-    "top": "use natsctl status -w",
-    "backup": "use nats stream backup KV_BUCKET FOLDER",
-    "restore": "use nats stream restore FOLDER, for a folder of nats stream backup",
-    "ls": "use natsctl get",
-    "logs": "the log is the standard error of natsctl run",
-    "create": "use natsctl put --create",
-    "scale": "use natsctl edit",
-}
-"""What to use here for commands of kubectl and nats, and for those that are gone."""
+"""The words that stand for a command of version 0.2, which a notice names; or, after a colon, what
+to use for a command that is gone, or is of kubectl or nats."""
 
 _TYPE = re.compile(r" <[^>]*>$")
 
@@ -141,9 +139,8 @@ class _Commands(TyperGroup):
             return get_command(loaded) if cmd_name in GROUPS else group.commands[cmd_name]
         if summary or cmd_name.startswith("-") or ctx.resilient_parsing:
             return super().get_command(ctx, cmd_name)
-        if cmd_name in ELSEWHERE:
-            raise UsageError(f"there is no command {cmd_name!r}: {ELSEWHERE[cmd_name]}")
-        raise UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
+        hint = FORMER.get(cmd_name) or did_you_mean(cmd_name, COMMANDS)
+        raise UsageError(f"there is no command {cmd_name!r}{hint}")
 
 
 app = typer.Typer(
@@ -274,18 +271,16 @@ def _renamed(words: list[str]) -> list[str]:
     """Return the words of today for those of version 0.2, with a notice that names them."""
     if words[:1] == ["help"]:
         return [*words[1:], "--help"]
-    if words[:2] == ["gc", "accept"]:
-        new = ["repair", "gc"]
-    elif words and words[0] in RENAMED:
-        new = list(RENAMED[words[0]])
-    else:
-        return words
-    if "--help" not in words and "-h" not in words:
-        old = " ".join(words[:2] if words[0] == "gc" else words[:1])
-        write_notice(
-            f"natsctl {old} is now natsctl {' '.join(new)}, and goes with the next version"
-        )
-    return [*new, *words[2 if words[0] == "gc" else 1 :]]
+    for size in (1, 2):
+        former = " ".join(words[:size])
+        new = FORMER.get(former, ":")
+        if not new.startswith(":"):
+            if not {"--help", "-h"} & set(words):
+                write_notice(
+                    f"natsctl {former} is now natsctl {new}, and goes with the next version"
+                )
+            return [*new.split(), *words[size:]]
+    return words
 
 
 def main() -> None:

@@ -96,7 +96,7 @@ async def _run(
             async for step in migrate(store, older):
                 counts[step.result] += 1
                 _write_step(kind, step, dry_run=False)
-                progress.step()
+                progress(advance=1)
                 done += 1
     finally:
         if done < len(older):

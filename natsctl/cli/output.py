@@ -28,7 +28,6 @@ from natsctl.operate.entries import (
     NONE,
     cells_of,
     described,
-    described_raw,
     headings_of,
     short_time,
 )
@@ -362,7 +361,7 @@ def write_entries(
         case "table" | "wide":
             _write_messages(messages, columns, wide=output == WIDE)
         case "json":
-            write_json([described_raw(bucket, message, event(message)) for message in messages])
+            write_json([described(bucket, message, event(message)) for message in messages])
         case "yaml":
             write_yaml([described(bucket, message, event(message)) for message in messages])
         case "name":

@@ -3,8 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -30,7 +29,6 @@ from natsctl.cli.output import (
     write_signed,
     write_unified,
 )
-from natsctl.cli.terminal import Progress as Bar
 from natsctl.cli.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots import only_primary
@@ -38,7 +36,7 @@ from natsctl.core.plan.stores import planned
 from natsctl.core.sync import current_key
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.operator import CONTROLLER_NAME, Guest
-from natsctl.daemon.plan import MadePlan, Progress, make_plan
+from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.errors import UsageError
 from natsctl.jetstream.stores import connect
 from natsctl.model.kinds import Kind
@@ -64,22 +62,6 @@ GROUP_MIN = 4
 EXAMPLES_MAX = 3
 
 _NUMBER = re.compile(r"\d+")
-
-
-@contextmanager
-def planning_bar() -> Iterator[Progress]:
-    """Yield a function that shows the progress of a plan on a terminal."""
-    with ExitStack() as stack:
-        bars: list[Bar] = []
-
-        def show(done: int, total: int) -> None:
-            if not total:
-                return
-            if not bars:
-                bars.append(stack.enter_context(progress_bar("planning", total)))
-            bars[0].reach(min(done, total))
-
-        yield show
 
 
 def write_plan(made_plan: MadePlan, output: str, *, each: bool = False) -> None:
@@ -266,13 +248,13 @@ async def _plan_here(
         cluster_for([planned_controller], stores.cluster) as kube,
         connect(stores.nats) as nats,
     ):
-        with planning_bar() as progress:
+        with progress_bar("planning", 0) as bar:
             made_plan = await make_plan(
                 planned_controller,
                 stores=planned(nats=nats, kube=kube, key_of=current_key),
                 keys=keys,
                 owner_names=stores.owner_names,
-                progress=progress,
+                progress=lambda done, total: bar(completed=min(done, total), total=total),
             )
         if not made_plan.plan.summary.newly_failed:
             return made_plan

@@ -1,11 +1,8 @@
 """Compares objects with the schemas that daemons publish or controllers declare."""
 
-import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Final
-from uuid import UUID
 
 import msgspec
 import typer
@@ -21,7 +18,7 @@ from natsctl.model import documents, exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.buckets import published_schemas
 from natsctl.operate.entries import preview
-from natsctl.telemetry.hiding import abbreviated
+from natsctl.operate.faults import InvalidField, faults, first_field, schema_for
 
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""
@@ -63,11 +60,6 @@ class UnknownField(msgspec.Struct, frozen=True):
     def first(self) -> str:
         """The first field of the path."""
         return first_field(self.path)
-
-
-def first_field(path: str) -> str:
-    """Return the first field of a path such as `spec.ports[0]`."""
-    return path.partition(".")[0].partition("[")[0]
 
 
 class Fields:
@@ -239,15 +231,6 @@ async def known_schemas(options: NatsOptions, controllers: Sequence[str]) -> lis
         return await published_schemas(connection)
 
 
-def schema_for(schemas: Iterable[KindSchema], key: str) -> KindSchema | None:
-    """Return the schema of the object *key*; if several match, the one that outranks the others."""
-    chosen: KindSchema | None = None
-    for schema in schemas:
-        if schema.describes(key) and (chosen is None or schema.outranks(chosen)):
-            chosen = schema
-    return chosen
-
-
 def split_path(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, list[str]]:
     """Return the schema that *path* begins with, and the names of the fields that follow.
 
@@ -279,158 +262,6 @@ def _unknown(schemas: Sequence[KindSchema], path: str) -> str:
     hint = did_you_mean(path.partition(".")[0], names)
     kinds = ", ".join(schema.kind for schema in schemas[:KINDS_MAX])
     return f"there is no schema of {path}{hint or f': there are {kinds}'}"
-
-
-FORMATS: Final[dict[str, type]] = {
-    "date-time": datetime,
-    "date": date,
-    "time": time,
-    "duration": timedelta,
-    "uuid": UUID,
-}
-
-REASON_MAX = 200  # characters: the library quotes the value
-
-_NAMES: Final = {"object": "a mapping", "array": "a list", "integer": "an integer"}
-
-
-class InvalidField(msgspec.Struct, frozen=True):
-    """A field with an invalid value; `path` is empty for the whole document."""
-
-    path: str
-    reason: str
-
-    @property
-    def first(self) -> str:
-        """The first field of the path."""
-        return first_field(self.path)
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}" if self.path else self.reason
-
-
-def faults(schema: Schema, document: object) -> list[InvalidField]:
-    """Return the faults of a document, in the order of its fields."""
-    import jsonschema  # noqa: PLC0415 - takes 0.06 s
-    from jsonschema.validators import extend  # noqa: PLC0415 - likewise
-
-    formats = jsonschema.FormatChecker(formats=())
-    for name, format_type in FORMATS.items():
-        formats.checks(name, raises=msgspec.ValidationError)(_checker(format_type))
-    encoding = {"contentEncoding": _check_encoding}
-    validator: Any = extend(jsonschema.Draft202012Validator, encoding)  # type: ignore[no-untyped-call]
-    errors = validator(schema, format_checker=formats).iter_errors(document)
-    return list(dict.fromkeys(fault for error in errors for fault in _faults(error)))
-
-
-def _checker(format_type: type) -> Any:
-    def check(value: object) -> bool:
-        if isinstance(value, str):
-            msgspec.convert(value, format_type)
-        return True
-
-    return check
-
-
-def _check_encoding(
-    _validator: object, encoding: str, value: object, _schema: object
-) -> Iterator[Exception]:
-    from jsonschema import ValidationError  # noqa: PLC0415 - takes 0.06 s
-
-    try:
-        if isinstance(value, str) and encoding == "base64":
-            base64.b64decode(value, validate=True)
-    except ValueError:
-        yield ValidationError("is not valid base64")
-
-
-def _faults(error: Any) -> Iterator[InvalidField]:
-    """Yield the faults of an error of jsonschema; a union's error is that of the nearest type."""
-    value, path = error.instance, _path(error.absolute_path)
-    match error.validator:
-        case "anyOf":
-            yield from _of_union(error, path)
-        case "required":
-            yield from (
-                InvalidField(_inner_path(path, name), "is required")
-                for name in set(error.validator_value) - set(value)
-            )
-        case "additionalProperties":
-            for name in value.keys() - error.schema.get("properties", {}).keys():
-                yield InvalidField(_inner_path(path, name), "is unknown, and not permitted")
-        case _:
-            yield InvalidField(path, abbreviated(error.message, REASON_MAX))
-
-
-def _of_union(error: Any, path: str) -> Iterator[InvalidField]:
-    """Yield the faults of the alternative whose type fits; none fits if all types differ."""
-    branches: dict[int, list[Any]] = {}
-    for inner in error.context:
-        branches.setdefault(inner.schema_path[0], []).append(inner)
-    depth = len(error.absolute_path)
-    fitting = [
-        inner
-        for inner in branches.values()
-        if not any(
-            _is_mismatch(inner_error) and len(inner_error.absolute_path) == depth
-            for inner_error in inner
-        )
-        and not any(_is_other_tag(inner_error, error) for inner_error in inner)
-    ]
-    if fitting:
-        for inner in min(fitting, key=len):
-            yield from _faults(inner)
-        return
-    tags = error.schema.get("discriminator")
-    if tags is not None and isinstance(error.instance, dict):
-        name = tags["propertyName"]
-        known = ", ".join(map(_shown, tags["mapping"]))
-        yield InvalidField(_inner_path(path, name), f"must be one of {known}")
-        return
-    types = dict.fromkeys(
-        _name(inner_error.validator_value)
-        for inner in branches.values()
-        for inner_error in inner
-        if inner_error.validator == "type" and len(inner_error.absolute_path) == depth
-    )
-    expected = " or ".join(types) or "another value"
-    yield InvalidField(path, f"expected {expected}, not {_shown(error.instance)}")
-
-
-def _is_mismatch(error: Any) -> bool:
-    return bool(error.validator == "type")
-
-
-def _is_other_tag(error: Any, union: Any) -> bool:
-    """Return whether the error is the tag of another alternative of the union."""
-    tags = union.schema.get("discriminator")
-    if tags is None:
-        return False
-    tag = [*union.absolute_path, tags["propertyName"]]
-    missing = error.validator == "required" and tags["propertyName"] not in error.instance
-    return list(error.absolute_path) == tag or missing
-
-
-def _path(parts: Any) -> str:
-    """Return a path such as `spec.ports[0].name`."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return path.removeprefix(".")
-
-
-def _inner_path(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _name(types: object) -> str:
-    if isinstance(types, list):
-        return " or ".join(map(_name, types))
-    return _NAMES.get(str(types), f"a {types}" if types != "null" else "null")
-
-
-def _shown(value: object) -> str:
-    return preview(exact_json.encode(value))
 
 
 SPEC, STATUS = "spec", "status"

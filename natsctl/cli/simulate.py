@@ -117,8 +117,8 @@ def _search(make: "functools.partial[Simulation]", seeds: range, processes: int)
     with progress_bar("simulating", len(seeds)) as bar:
 
         def progress(done: int) -> None:
-            bar.describe(f"simulating, {done / max(time.monotonic() - begun, 0.001):.0f} runs/s")
-            bar.reach(done)
+            bar(description=f"simulating, {done / max(time.monotonic() - begun, 0.001):.0f} runs/s")
+            bar(completed=done)
 
         if processes == 1:
             with simulation:

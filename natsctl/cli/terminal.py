@@ -8,15 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, TextIO
+from functools import partial
+from typing import Annotated, TextIO
 
 import typer
 
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.telemetry.escaping import escaped
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
 
@@ -93,45 +91,17 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-class Progress:
-    """Counts finished steps."""
-
-    def __init__(
-        self, show: Callable[[int], None], describe: Callable[[str], None] = lambda _: None
-    ) -> None:
-        self.done = 0
-        self.describe = describe
-        """Changes the label of the bar."""
-        self._show = show
-
-    def step(self) -> None:
-        """Count one more step as finished."""
-        self.reach(self.done + 1)
-
-    def reach(self, done: int) -> None:
-        """Set the number of finished steps."""
-        self.done = done
-        self._show(done)
-
-
 @contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Progress]:
+def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
     """Show a progress bar while the context is open, if standard error is a terminal.
 
-    Lines that are written in the context appear above the bar.
+    Yields a function that changes it, as `rich.progress.Progress.update` does: *advance* counts
+    steps, *completed* sets their number, and *description* the label. Lines that are written in
+    the context appear above the bar.
     """
-    if sys.stderr.isatty():
-        with _rich_progress() as bar:
-            task = bar.add_task(label, total=total)
-            yield Progress(
-                lambda done: bar.update(task, completed=done),
-                lambda label: bar.update(task, description=label),
-            )
-    else:
-        yield Progress(lambda _: None)
-
-
-def _rich_progress() -> "RichProgress":
+    if not sys.stderr.isatty():
+        yield lambda **_: None
+        return
     from rich import progress  # noqa: PLC0415 - only a terminal needs it
     from rich.console import Console  # noqa: PLC0415 - likewise
 
@@ -141,4 +111,5 @@ def _rich_progress() -> "RichProgress":
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
     )
-    return progress.Progress(*columns, console=Console(stderr=True), transient=True)
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(label, total=total))

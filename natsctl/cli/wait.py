@@ -29,11 +29,9 @@ from natsctl.jetstream.store import BucketStore
 from natsctl.model.documents import Document
 from natsctl.model.readiness import has_condition
 from natsctl.model.schemas.field_paths import FieldPath
-from natsctl.model.selectors import Selector
 from natsctl.model.store import Applied, Batch, Deleted, Listed, Listing
-from natsctl.operate.buckets import existing_bucket, selected
+from natsctl.operate.buckets import Selection, existing_bucket
 from natsctl.operate.entries import described, object_in
-from natsctl.operate.names import parse_names
 from natsctl.operate.pauses import duration_in
 
 app = App()
@@ -74,23 +72,13 @@ async def wait(
     the time is over first.
     """
     met, limit_s = _condition(awaited), _seconds(limit)
-    labels = Selector.parse(selector)
-    bucket_alone = bool(selector) or all_
-    if bucket_alone and (len(objects) > 1 or "/" in objects[0]):
-        raise UsageError("--selector and --all are for the objects of a bucket: give it alone")
-    names = [] if bucket_alone else parse_names(objects, otherwise="; or --all, or --selector")
-    wanted = objects[:1] if bucket_alone else list(dict.fromkeys(name.bucket for name in names))
+    selection = Selection.of(objects, selector, whole=all_, otherwise="; or --all, or --selector")
     async with connect(options) as connection:
-        for bucket in wanted:
-            source = await existing_bucket(connection, bucket)
-            keys = {name.key for name in names if name.bucket == bucket}
-            if bucket_alone:
-                listed = selected(await BucketStore(source).listing(), labels)
-                keys = {message.key for message in listed}
-                if not keys and awaited != "delete":
-                    raise NotFoundError(f"no matching objects in {source.name}")
-            elif awaited not in ("delete", "create"):
-                missing = sorted(keys - await key_names(source, ">"))
+        for source, keys in await selection.open(connection):
+            if not keys and awaited != "delete":
+                raise NotFoundError(f"no matching objects in {source.name}")
+            if not (selector or all_ or awaited in ("delete", "create")):
+                missing = sorted(set(keys) - await key_names(source, ">"))
                 if missing:
                     raise NotFoundError(f"{source.name} has no {', '.join(missing)}")
             await until(source, keys, met, limit_s, done="condition met")

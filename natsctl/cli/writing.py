@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,6 +49,7 @@ from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.errors import (
     ConflictError,
+    InvalidKeyError,
     InvalidObjectError,
     NatsctlError,
     NotFoundError,
@@ -67,12 +68,12 @@ from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
 from natsctl.model.plans.plan import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
-from natsctl.model.selectors import In, Selector
+from natsctl.model.selectors import In
 from natsctl.model.store import Store, Stored
 from natsctl.model.write_guard import DRY_RUN
-from natsctl.operate.buckets import existing_bucket, published_schemas, selected
+from natsctl.operate.buckets import Selection, existing_bucket, published_schemas
 from natsctl.operate.entries import object_in
-from natsctl.operate.names import Name, parse_name, parse_names
+from natsctl.operate.names import parse_name
 
 if TYPE_CHECKING:
     from natsctl.core.plan.stores import Planned
@@ -330,7 +331,23 @@ async def _update(
     return Rewritten(await store.update(key, value, revision=revision), revision)
 
 
-_DOCUMENT_ERRORS = (UsageError, ConflictError, InvalidObjectError, TooLargeError)
+_OF_ONE_OBJECT = (
+    *(UsageError, NotFoundError, ConflictError, InvalidObjectError, InvalidKeyError),
+    TooLargeError,
+)
+"""Errors that don't keep a command from writing its other objects."""
+
+
+async def _tried(name: str, work: Awaitable[None]) -> int:
+    """Do the work on one object of several, and return its exit status."""
+    try:
+        await work
+    except NatsctlError as error:
+        if isinstance(error, StoreError) and not isinstance(error, _OF_ONE_OBJECT):
+            raise
+        report_error(f"{name}: {error}" if name else str(error))
+        return exit_status(error)
+    return 0
 
 
 @app.add(
@@ -364,8 +381,9 @@ async def apply(
         validators = {name: await Validator.of(target.connection, name, validate) for name in names}
         versions = _versions(validators, documents)
         statuses = [
-            await _apply(
-                target, opened[document.bucket], document, validators[document.bucket], version
+            await _tried(
+                f"{document.bucket}/{document.key}",
+                _apply(target, opened[document.bucket], document, validators, version),
             )
             for document, version in zip(documents, versions, strict=True)
         ]
@@ -392,29 +410,21 @@ async def _apply(
     target: WriteTarget,
     store: Store,
     document: KeyDocument,
-    validator: Validator,
+    validators: Mapping[str, Validator],
     version: int | None,
-) -> int:
-    """Apply one document, and return its exit status."""
-    name = f"{document.bucket}/{document.key}"
+) -> None:
     ignored: list[str] = []
 
     def change(current: Stored | None) -> bytes:
         if current is None:
-            validator.check_new(document.key, document.new)
+            validators[document.bucket].check_new(document.key, document.new)
         ignored[:] = ignored_fields(current, document.new)
-        desired = with_version(current, document.new, version)
-        return values.apply(current, desired)
+        return values.apply(current, with_version(current, document.new, version))
 
-    try:
-        seen = await read(store, document.key)
-        rewritten = await rewrite(store, document.key, change, seen=seen)
-    except _DOCUMENT_ERRORS as error:
-        report_error(f"{name}: {error}")
-        return exit_status(error)
+    seen = await read(store, document.key)
+    rewritten = await rewrite(store, document.key, change, seen=seen)
     target.report(document.bucket, document.key, target.outcome(rewritten))
-    write_ignored_notice(name, ignored)
-    return 0
+    write_ignored_notice(f"{document.bucket}/{document.key}", ignored)
 
 
 @app.add(
@@ -450,59 +460,43 @@ async def delete(
     and has removed its finalizer.
     """
     run = DryRun(dry_run, controller, stores, output)
-    labels, whole = Selector.parse(selector), all_ or bool(selector)
-    if whole and (len(objects) > 1 or "/" in objects[0]):
-        option = "--all deletes every key" if all_ else "--selector chooses among the keys"
-        raise UsageError(f"{option} of a bucket: give the bucket alone")
     every = "; --all is for every key of a bucket"
-    names = [] if whole else parse_names(objects, otherwise=every)
+    selection = Selection.of(objects, selector, whole=all_, otherwise=every)
     waits = not dry_run and (wait or wait_timeout is not None)
     statuses: list[int] = []
-    deleted: dict[str, set[str]] = {}
     async with run.writing() as target:
-        wanted = [objects[0]] if whole else list(dict.fromkeys(name.bucket for name in names))
-        sources = {bucket: await existing_bucket(target.connection, bucket) for bucket in wanted}
-        for bucket, source in sources.items():
-            keys = [name.key for name in names if name.bucket == bucket]
-            if whole:
-                listed = selected(await BucketStore(source).listing(), labels)
-                keys = [message.key for message in listed]
-                if not keys:
-                    nothing = "nothing in bucket {} matches" if selector else "bucket {} is empty"
-                    return write_notice(nothing.format(source.name))
+        opened = await selection.open(target.connection)
+        deleted: list[tuple[Bucket, set[str]]] = []
+        for source, keys in opened:
+            if not keys:
+                nothing = "nothing in bucket {} matches" if selector else "bucket {} is empty"
+                return write_notice(nothing.format(source.name))
             if all_:
                 confirm(f"Delete all {len(keys)} keys of {source.name}?", yes=yes or dry_run)
-            results = [await _delete(target, source, key) for key in keys]
-            statuses += results
-            deleted[bucket] = {key for key, status in zip(keys, results, strict=True) if not status}
-        for bucket, left in deleted.items() if waits else ():
+            results = {key: await _tried("", _delete(target, source, key)) for key in keys}
+            statuses += results.values()
+            deleted.append((source, {key for key, status in results.items() if not status}))
+        for source, left in deleted if waits else ():
             try:
-                await until(sources[bucket], left, lambda document: document is None, wait_timeout)
+                await until(source, left, lambda document: document is None, wait_timeout)
             except StoreTimeoutError:
                 limit = duration(wait_timeout or 0)
                 raise StoreTimeoutError(
-                    f"{', '.join(sorted(left))} of {bucket} not deleted within {limit}: natsctl "
-                    "get -o wide shows the finalizers"
+                    f"{', '.join(sorted(left))} of {source.name} not deleted within {limit}: "
+                    "natsctl get -o wide shows the finalizers"
                 ) from None
         return exit_with(statuses)
 
 
-async def _delete(target: WriteTarget, bucket: Bucket, key: str) -> int:
-    """Delete an object or mark it as deleted, and return the exit status."""
-    try:
-        message = await BucketStore(bucket).find(key)
-        document = object_in(message.value)
-        store = await target.store(bucket.name, bytes if document is None else Object)
-        marked = (await delete_object(store, key)).stored is not None
-    except (NotFoundError, ConflictError) as error:
-        report_error(str(error))
-        return exit_status(error)
-    if marked:
-        finalizers = ", ".join(documents.finalizers_of(document or {}))
-        target.report(bucket.name, key, f"marked deleted{target.note}, held by {finalizers}")
-    else:
-        target.report(bucket.name, key, f"deleted{target.note}")
-    return 0
+async def _delete(target: WriteTarget, bucket: Bucket, key: str) -> None:
+    """Delete an object, or mark it as deleted."""
+    message = await BucketStore(bucket).find(key)
+    document = object_in(message.value)
+    store = await target.store(bucket.name, bytes if document is None else Object)
+    marked = (await delete_object(store, key)).stored is not None
+    finalizers = ", ".join(documents.finalizers_of(document or {}))
+    held = f"marked deleted{target.note}, held by {finalizers}"
+    target.report(bucket.name, key, held if marked else f"deleted{target.note}")
 
 
 # ---- labels and annotations
@@ -564,43 +558,38 @@ async def _change_metadata(
         if not equals and not word.endswith("-"):
             raise UsageError(f"{word!r} is neither NAME=TEXT nor NAME-: objects come first")
         changes[name if equals else word[:-1]] = text if equals else None
-    labels = Selector.parse(selector)
     if field == "labels":
         for name, label_text in changes.items():
             In(name, frozenset((label_text or "",)))  # raises if it's not a label
-    if selector and (first != 1 or "/" in words[0]):
-        raise UsageError("--selector chooses among the keys of a bucket: give the bucket alone")
-    names = [] if selector else parse_names(words[:first], otherwise="; or --selector")
+    selection = Selection.of(words[:first], selector, otherwise="; or --selector")
     async with run.writing() as target:
-        if selector:
-            source = await existing_bucket(target.connection, words[0])
-            listed = selected(await BucketStore(source).listing(), labels)
-            names = [Name(source.name, message.key) for message in listed]
-            if not names:
+        statuses: list[int] = []
+        for source, keys in await selection.open(target.connection):
+            if not keys:
                 return write_notice(f"nothing in bucket {source.name} matches")
-        statuses = [
-            await _change_one(target, name, field, changes, overwrite=overwrite) for name in names
-        ]
+            for key in keys:
+                work = _change_one(target, source.name, key, field, changes, overwrite=overwrite)
+                statuses.append(await _tried(f"{source.name}/{key}", work))
         return exit_with(statuses)
 
 
 async def _change_one(
     target: WriteTarget,
-    name: Name,
+    bucket: str,
+    key: str,
     field: str,
     changes: Mapping[str, str | None],
     *,
     overwrite: bool,
-) -> int:
-    store = await target.store(name.bucket)
-    bucket = getattr(store.kind, "bucket", name.bucket)
+) -> None:
+    store = await target.store(bucket)
 
     def change(current: Stored | None) -> bytes:
         if current is None:
-            raise NotFoundError(f"{bucket} has no {name.key}")
+            raise NotFoundError(f"{bucket} has no {key}")
         document = object_in(current.value)
         if document is None:
-            raise UsageError(f"{bucket}/{name.key} has no metadata: it isn't an object")
+            raise UsageError(f"{bucket}/{key} has no metadata: it isn't an object")
         present: Any = documents.metadata_of(document).get(field) or {}
         for one, text in changes.items():
             if one in present and text not in (None, present[one]) and not overwrite:
@@ -610,15 +599,9 @@ async def _change_one(
         wanted = {one: text for one, text in changes.items() if text is not None or one in present}
         return values.apply(current, DesiredObject({"metadata": {field: wanted}}))
 
-    try:
-        rewritten = await rewrite(store, name.key, change, seen=await read(store, name.key))
-    except (NatsctlError, NotFoundError) as error:
-        report_error(f"{bucket}/{name.key}: {error}")
-        return exit_status(error)
+    rewritten = await rewrite(store, key, change, seen=await read(store, key))
     verb = "labeled" if field == "labels" else "annotated"
     added = field != "labels" or any(text is not None for text in changes.values())
     done = verb if added else f"un{verb}"  # kubectl has no word for a removed annotation
-    target.report(
-        bucket, name.key, f"not {verb}" if rewritten.base is None else f"{done}{target.note}"
-    )
-    return 0
+    outcome = f"not {verb}" if rewritten.base is None else f"{done}{target.note}"
+    target.report(bucket, key, outcome)

@@ -43,6 +43,7 @@ from natsctl.operate.absent import explained_without_daemon, known_controllers
 from natsctl.operate.buckets import published_schemas
 from natsctl.operate.desired import desired, restorable, with_reserved, with_stored_version
 from natsctl.operate.entries import object_in
+from natsctl.operate.faults import faults, schema_for
 from natsctl.operate.fleet import Fleet
 from natsctl.operate.identity import Identity, identity_on
 from natsctl.operate.names import Name
@@ -204,21 +205,9 @@ def _unmasked(new: Any, masked: Any, whole: Any, path: str) -> Any:
 
 def _faults(schemas: Iterable[KindSchema], key: str, value: bytes) -> list[str]:
     """Return what the published schema of the key says against a value, apart from its status."""
-    chosen: KindSchema | None = None
-    for schema in schemas:
-        if schema.describes(key) and (chosen is None or schema.outranks(chosen)):
-            chosen = schema
-    if chosen is None:
-        return []
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 - takes 0.1 s
-
-    found = Draft202012Validator(chosen.schema).iter_errors(documents.parse(value))
-    lines = (
-        f"{fault.json_path.removeprefix('$.')}: {fault.message}"
-        for fault in found
-        if next(iter(fault.absolute_path), None) not in ("status", "metadata")
-    )
-    return [line for line, _ in zip(lines, range(FAULTS_MAX), strict=False)]
+    schema = schema_for(schemas, key)
+    found = [] if schema is None else faults(schema.schema, documents.parse(value))
+    return [str(one) for one in found if one.first not in ("status", "metadata")][:FAULTS_MAX]
 
 
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, Permissio
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.store import bucket_names
 from natsctl.operate.absent import DOWN, absent_statuses
-from natsctl.operate.background import retrieved
-from natsctl.operate.fleet import Fleet
+from natsctl.operate.fleet import Fleet, retrieved
 from natsctl.operate.problems import Partial, Problem, problem_of
 from natsctl.operate.statuses import ControllerStatuses, StatusRow, combined, reports_of
 

@@ -4,19 +4,22 @@ import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+import msgspec
+
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.feed import names as key_names
 from natsctl.jetstream.options import NatsOptions
-from natsctl.jetstream.store import bucket_names
+from natsctl.jetstream.store import BucketStore, bucket_names
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
 from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema
 from natsctl.model.selectors import Selector
 from natsctl.operate.entries import labels_of, object_in
+from natsctl.operate.names import parse_names
 
 BUCKETS_MAX = 10  # that an error lists
 
@@ -77,6 +80,48 @@ async def _missing_message(connection: Connection, name: str) -> str:
         return f"{missing}: there are no buckets yet"
     similar = did_you_mean(name, names)
     return f"{missing}{similar or ': there are ' + ', '.join(names[:BUCKETS_MAX])}"
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The objects of a command: those that its words name, or those of one bucket that match.
+
+    `keys` has the keys by bucket; None stands for all keys whose objects have the labels.
+    """
+
+    keys: dict[str, list[str] | None]
+    labels: Selector
+
+    @classmethod
+    def of(
+        cls, words: Sequence[str], selector: str = "", *, whole: bool = False, otherwise: str = ""
+    ) -> "Selection":
+        """Return the selection of *words* and the text of `--selector`; *whole* is `--all`.
+
+        Raises `UsageError` as `parse_names` does, or if the words aren't one bucket.
+        """
+        labels = Selector.parse(selector)
+        if selector or whole:
+            if len(words) != 1 or "/" in words[0]:
+                option = (
+                    "--selector chooses among the keys" if selector else "--all is for every key"
+                )
+                raise UsageError(f"{option} of a bucket: give the bucket alone")
+            return cls({words[0]: None}, labels)
+        keys: dict[str, list[str] | None] = {}
+        for name in parse_names(words, otherwise=otherwise):
+            keys[name.bucket] = [*(keys.get(name.bucket) or ()), name.key]
+        return cls(keys, labels)
+
+    async def open(self, connection: Connection) -> list[tuple[Bucket, list[str]]]:
+        """Return each bucket and its chosen keys; raises as `existing_bucket` does."""
+        found: list[tuple[Bucket, list[str]]] = []
+        for name, keys in self.keys.items():
+            bucket = await existing_bucket(connection, name)
+            if keys is None:
+                listed = selected(await BucketStore(bucket).listing(), self.labels)
+                keys = [message.key for message in listed]  # noqa: PLW2901 - those that match
+            found.append((bucket, keys))
+        return found
 
 
 def selected(messages: Iterable[Message], selector: Selector) -> list[Message]:

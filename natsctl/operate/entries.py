@@ -25,7 +25,6 @@ NONE = "-"
 
 NO_COLUMNS: Columns = MappingProxyType({})
 _WIDE = ("LABELS", "FINALIZERS", "UID")
-_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def object_in(value: bytes) -> Document | None:
@@ -58,7 +57,7 @@ def described(bucket: str, message: Message, event: str = "") -> dict[str, objec
 
     The fields of an object are added to `bucket`, `key` and `revision`. Another value is in the
     field `value`: a JSON object or array as it is, and other text as a string. Bytes that are not
-    text are in the field `base64`. A delete marker has no value.
+    text are in the field `base64`. A delete marker has no value. No number is rounded.
     """
     fields: dict[str, object] = {
         "bucket": bucket,
@@ -71,18 +70,6 @@ def described(bucket: str, message: Message, event: str = "") -> dict[str, objec
             document = _value_field(message.value)
         fields |= document
     return {**fields, "event": event} if event else fields
-
-
-def described_raw(bucket: str, message: Message, event: str = "") -> msgspec.Raw:
-    """Return the described entry as JSON, in which no number of the stored value is rounded."""
-    fields = described(bucket, message, event)
-    stored = fields.keys() - {*ENVELOPE, VALUE, BASE64}
-    if stored:
-        raw = _raw_fields.decode(message.value)
-        fields |= {name: raw[name] for name in stored}
-    elif isinstance(fields.get(VALUE), dict | list):
-        fields[VALUE] = msgspec.Raw(message.value)
-    return msgspec.Raw(exact_json.encode(fields))
 
 
 def _value_field(value: bytes) -> dict[str, object]:

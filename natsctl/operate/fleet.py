@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -35,11 +36,9 @@ from natsctl.errors import (
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.events import KvEvent, events_between
 from natsctl.jetstream.options import NatsOptions
-from natsctl.jetstream.store import BucketStore
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from natsctl.model.plans.plan import Plan
-from natsctl.model.selectors import Selector
 from natsctl.operate import pauses
 from natsctl.operate.absent import (
     NO_PROCESS,
@@ -49,8 +48,7 @@ from natsctl.operate.absent import (
     known_controllers,
     stored_description,
 )
-from natsctl.operate.background import retrieved
-from natsctl.operate.buckets import existing_bucket, selected
+from natsctl.operate.buckets import Selection, existing_bucket
 from natsctl.operate.names import Name
 from natsctl.operate.problems import OldDaemonError
 from natsctl.operate.statuses import ControllerStatuses, combined
@@ -274,11 +272,10 @@ class Fleet:
 
     # ---- choosing keys
 
-    async def select(self, bucket: str, labels: Selector) -> list[Name]:
-        """Return the objects of a bucket, or of a kind, whose labels match."""
-        source = await existing_bucket(self.connection, bucket)
-        messages = selected(await BucketStore(source).listing(), labels)
-        return [Name(source.name, message.key) for message in messages]
+    async def select(self, selection: Selection) -> list[Name]:
+        """Return the objects of a selection, by the names of their buckets."""
+        opened = await selection.open(self.connection)
+        return [Name(bucket.name, key) for bucket, keys in opened for key in keys]
 
     async def failing(self, controller: str | None = None) -> list[Name]:
         """Return the failing keys that statuses name, of all controllers or one."""
@@ -572,3 +569,9 @@ async def _refusal(daemons: Daemons, verb: Verb, controller: str) -> NatsctlErro
         f"no daemon of {controller} knows {verb}: the daemons have version {versions}, or the "
         "controller is of a sort without it"
     )
+
+
+def retrieved(task: "asyncio.Task[Any]") -> None:
+    """Mark the error of a task as seen, because the next reader raises it."""
+    if not task.cancelled():
+        task.exception()

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from natsctl.cli.schemas import faults
+from natsctl.operate.faults import faults
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z]+\Z")]
 
