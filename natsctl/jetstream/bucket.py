@@ -327,7 +327,12 @@ class Bucket:
             self._created, self._found_prefix = info["created"], ""
         layout = layout_of(self.name, info["config"])
         if not layout.settled and info["state"].get("messages"):
-            layout = await self._with_prefix(layout)
+            if not self._found_prefix:
+                with suppress(NotFoundError):
+                    first = await self._read_raw({"seq": 1, "next_by_subj": ">"}, "message")
+                    self._found_prefix = prefix_in(first["subject"])
+            if self._found_prefix:
+                layout = replace(layout, prefix=self._found_prefix, settled=True)
         self.layout = layout
         return info
 
@@ -353,16 +358,6 @@ class Bucket:
             raise StoreError(
                 f"bucket {self.name} is a read-only mirror of {origin}: write to {origin}"
             )
-
-    async def _with_prefix(self, layout: Layout) -> Layout:
-        """Return the layout with the prefix of a mirror's messages."""
-        if not self._found_prefix:
-            try:
-                raw = await self._read_raw({"seq": 1, "next_by_subj": ">"}, "message")
-            except NotFoundError:
-                return layout
-            self._found_prefix = prefix_in(raw["subject"])
-        return replace(layout, prefix=self._found_prefix, settled=True)
 
     async def page_of_keys(self, pattern: str) -> set[str] | None:
         """Return every legal key that has a message; None if there are more than in one page.

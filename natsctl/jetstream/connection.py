@@ -23,7 +23,6 @@ from natsctl.jetstream.options import NatsOptions, Server, Servers, arguments, s
 from natsctl.jetstream.reader import OneTimeClient
 from natsctl.jetstream.requests import (
     NextAnswer,
-    PermissionViolation,
     Requests,
     api_span,
     may_not_subscribe,
@@ -57,19 +56,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def explained(error: Exception, server: Server, options: NatsOptions) -> Failure:
-    """Return a failure that explains *error*, which an attempt to connect to *server* raised."""
+    """Return why an attempt to connect to *server* failed, and what to do."""
     final = _final_reason(error, server, options)
     reason = final or _temporary_reason(error, options)
     return Failure(server, reason, final is not None, error)
-
-
-def ending(error: Exception | None) -> str:
-    """Return a short text that explains why an established connection ended."""
-    if isinstance(error, _CLOSED):
-        return "the server closed the connection"
-    if isinstance(error, StaleConnectionError):
-        return "the server no longer answers"
-    return "the connection was closed" if error is None else str(error)
 
 
 def _final_reason(error: Exception, server: Server, options: NatsOptions) -> str | None:
@@ -150,7 +140,12 @@ class ServerLink:
     @property
     def reason(self) -> str:
         """A short text that explains why the connection ended."""
-        return ending(self._error or self.client.last_error)
+        error = self._error or self.client.last_error
+        if isinstance(error, _CLOSED):
+            return "the server closed the connection"
+        if isinstance(error, StaleConnectionError):
+            return "the server no longer answers"
+        return "the connection was closed" if error is None else str(error)
 
     async def establish(self, limit_s: float) -> None:
         """Connect and subscribe to the inbox; raises any error of nats-py unchanged."""
@@ -229,7 +224,8 @@ class ServerLink:
     async def _on_error(self, error: Exception) -> None:
         """Handle a background error; raises nothing, because nats-py would stop reading."""
         if isinstance(error, UnexpectedEOF):
-            self._error = self._closing_error() or error
+            reported = self.client.last_error  # before the server closed the connection
+            self._error = error if "permissions violation" in str(reported) else reported or error
             self._lost.set()
             return
         if not self._established:
@@ -238,17 +234,9 @@ class ServerLink:
         if forbidden is None:
             self._report(error)
         elif not self.requests.denied(forbidden):
-            self._report(self._named(forbidden, error))
-
-    def _named(self, forbidden: PermissionViolation, error: Exception) -> Exception:
-        """Return the error with the subject's original case, if the subject is subscribed."""
-        subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
-        return error if subject is None else may_not_subscribe(subject)
-
-    def _closing_error(self) -> Exception | None:
-        """Return the error that the server reported before it closed the connection, or None."""
-        error = self.client.last_error
-        return None if "permissions violation" in str(error) else error
+            # nats-py reports subjects in lower case
+            subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
+            self._report(error if subject is None else may_not_subscribe(subject))
 
     async def _on_closed(self) -> None:
         self._lost.set()
@@ -670,7 +658,7 @@ class Connection:
         return StoreError(f"not connected to NATS at {self._dial}: {reason}")
 
     def _notice_loss(self) -> None:
-        """Notice a loss that nats-py has not reported yet."""
+        """Report a loss that nats-py hasn't reported yet."""
         link = self._link
         if link is not None and not link.alive:
             self._report_loss(link, link.reason)

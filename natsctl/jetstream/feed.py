@@ -212,7 +212,12 @@ class Feed:
         Calling `take` again acknowledges the previous batch. Raises `WatchBrokenError` after a gap,
         missing heartbeats or a lost connection.
         """
-        await self._answer_due()
+        due, self._due = self._due, []
+        try:
+            for reply in due:
+                await self._link.publish(reply)
+        except NatsError as error:
+            self.fail(f"cannot answer flow control: {error}")
         if not (self._items or self._failure):
             self._waiter = self._loop.create_future()
             await self._waiter
@@ -233,14 +238,6 @@ class Feed:
             except NatsError:
                 return  # the connection is lost, which fails the feed
             return
-
-    async def _answer_due(self) -> None:
-        due, self._due = self._due, []
-        try:
-            for reply in due:
-                await self._link.publish(reply)
-        except NatsError as error:
-            self.fail(f"cannot answer flow control: {error}")
 
     def wake(self) -> None:
         """Let `take` return, with no messages if none arrived."""
