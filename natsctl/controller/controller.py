@@ -152,7 +152,11 @@ async def finalized(
     """
     obj = primary.get(key)
     if obj is None:
-        await _clean_up_deleted(primary, key, name, cleanup)
+        last = await primary.last(key)
+        held = last is not None and name in primary.kind.metadata_of(last).finalizers
+        if last is not None and held and await primary.deleted_at(key) is not None:
+            await cleanup(key, last)
+            await primary.forget(key)
         return None
     metadata = primary.kind.metadata_of(obj)
     held = name in metadata.finalizers
@@ -164,12 +168,3 @@ async def finalized(
         await cleanup(key, obj)
     await primary.remove_finalizer(key, name)  # also if a person removed ours
     return None
-
-
-async def _clean_up_deleted(primary: Primary[T], key: str, name: str, cleanup: Step[T]) -> None:
-    last = await primary.last(key)
-    if last is None or name not in primary.kind.metadata_of(last).finalizers:
-        return
-    if await primary.deleted_at(key) is not None:
-        await cleanup(key, last)
-        await primary.forget(key)

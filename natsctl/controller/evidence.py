@@ -94,7 +94,10 @@ class Evidence:
         """
         self._record = await read(self._memory, self._key)
         stored, incarnation = self._stored, self._table.incarnation
-        last = await self._last_revision()  # of a request that was sent after the state was read
+        # the revision that the bucket has reached, asked for after the state was read
+        last = self._table.revision
+        if isinstance(self._store, Sequenced):
+            last = await self._store.last_revision()
         if stored is not None and stored.incarnation == self._lasting_incarnation:
             await self._wait_until_shown(min(stored.revision, last))
         self._note_owners()
@@ -227,21 +230,17 @@ class Evidence:
                 await asyncio.sleep(backoff(failures, base_s=SOON_S, limit_s=30.0))
                 continue
             failures = 0
-            await self._changed()
+            waiting = [
+                asyncio.ensure_future(self._table.passed(self._table.revision + 1)),
+                asyncio.ensure_future(self._fewer.wait()),
+            ]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waiting:
+                    task.cancel()
             if self._reviewed == self._table.incarnation:
                 await asyncio.sleep(SOON_S)
-
-    async def _changed(self) -> None:
-        """Wait for a change of the bucket."""
-        waiting = [
-            asyncio.ensure_future(self._table.passed(self._table.revision + 1)),
-            asyncio.ensure_future(self._fewer.wait()),
-        ]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
 
     def vanished(self, orphaned: int) -> str:
         """Return why too many owners vanished without a delete marker; empty if not too many."""
@@ -259,12 +258,6 @@ class Evidence:
                 "without a delete marker"
             )
         return ""
-
-    async def _last_revision(self) -> int:
-        """Return the revision that the bucket has reached, also if that message was removed."""
-        if isinstance(self._store, Sequenced):
-            return await self._store.last_revision()
-        return self._table.revision
 
     async def _wait_until_shown(self, revision: int) -> None:
         """Wait for the table to show what another process saw earlier, if it still exists."""

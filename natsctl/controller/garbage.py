@@ -7,7 +7,7 @@ with its bucket, so such orphans are kept while the evidence about the bucket is
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from natsctl.controller.evidence import Evidence
 from natsctl.controller.owned import OWNER_INDEX, Owned
+from natsctl.controller.owners import Owner
 from natsctl.core.compare_and_set import read
 from natsctl.core.informer import Informer
 from natsctl.core.retry import backoff
@@ -242,9 +243,10 @@ class GarbageCollector(msgspec.Struct, eq=False):
             return "it does not exist"
         if (stored.revision, secondary.metadata(stored).uid) != (orphan.revision, orphan.uid):
             return f"it changed: it is at revision {stored.revision}, not at {orphan.revision}"
-        reason = await secondary.kept_from(orphan.owner, stored)
-        if reason:
-            return reason
+        owner, foreign = Owner(secondary.owner_kind, orphan.owner), secondary.foreign(stored)
+        if foreign or secondary.owner_of(stored) != owner:
+            named = f"it does not name {owner} as its owner"
+            return f"it belongs to installation {foreign}" if foreign else named
         try:  # not as an own write, so that an owner which was just created is synced
             await store.delete(orphan.key, revision=orphan.revision, uid=orphan.uid)
         except (ConflictError, NotFoundError) as error:
@@ -280,20 +282,16 @@ class GarbageCollector(msgspec.Struct, eq=False):
         """Return the objects whose owner is not cached; finds them in slices."""
         suspects, slices = list[_Suspect](), Slices()
         for secondary in self.secondaries:
-            for owner in secondary.informer.table.index_values(OWNER_INDEX):
-                if owner not in self.primary.table:
-                    suspects += self._objects_of(owner, secondary)
+            table = secondary.informer.table
+            for owner in table.index_values(OWNER_INDEX):
+                orphaned = () if owner in self.primary.table else table.by_index(OWNER_INDEX, owner)
+                for stored in orphaned:
+                    is_terminating = is_read(stored) and secondary.is_terminating(stored)
+                    if stored.key not in table.invalid and not is_terminating:
+                        suspects.append(_Suspect(secondary, stored, owner))
                 if slices.is_over():
                     await slices.pause()
         return suspects
-
-    @staticmethod
-    def _objects_of(owner: str, secondary: Owned[Any]) -> Iterator[_Suspect]:
-        table = secondary.informer.table
-        for stored in table.by_index(OWNER_INDEX, owner):
-            is_terminating = is_read(stored) and secondary.is_terminating(stored)
-            if stored.key not in table.invalid and not is_terminating:
-                yield _Suspect(secondary, stored, owner)
 
     async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
         """Return the owners that do not exist at the leader, with the revision of their marker."""

@@ -17,7 +17,7 @@ import msgspec
 from natsctl.controller.controller import Controller, finalized
 from natsctl.controller.kube_secondary import KubeSecondary
 from natsctl.controller.owned import Secondary
-from natsctl.controller.slots import STATUSES, Slot, only_primary, primary, secondary, slots
+from natsctl.controller.slots import STATUSES, only_primary, primary, secondary, slots
 from natsctl.core.readers import Primary
 from natsctl.core.sync import outside
 from natsctl.errors import (
@@ -47,6 +47,7 @@ ROUNDS_MAX = 8  # requests of one sync that ask for more reads
 KNOWN_MAX = 10_000  # keys whose reads are remembered, so that most syncs need one request
 KUBE = "kube:"
 
+AnyKind = KvKind[Any] | KubeKind[Any]
 Children = dict[str, dict[str, Document]]
 """Objects by slot (a bucket, or `v1/ConfigMap`) and key."""
 
@@ -283,7 +284,9 @@ class HookController(Controller):
                 f"hook {self.hook}: reads {name!r}, and may read "
                 f"{', '.join(self._readable) or 'nothing'}: declare more with --reads"
             )
-        return _plain(await self.reads.get(self._readable[slot], name.removeprefix(f"{slot}/")))
+        found = await self.reads.get(self._readable[slot], name.removeprefix(f"{slot}/"))
+        plain: Document | None = None if found is None else msgspec.to_builtins(found)
+        return plain
 
     def _remember(self, key: str, reads: tuple[str, ...]) -> None:
         self._known.pop(key, None)
@@ -341,7 +344,7 @@ def hook_class(path: str) -> type[HookController]:
         "kinds": tuple(kind for kind in reads if isinstance(kind, KubeKind)),
         "path": path,
         "objects": primary(untyped(primaries[0], schema=schemas.get(primaries[0]))),
-        **{f"children_{place}": _slot(kind) for place, kind in enumerate(children)},
+        **{f"children_{place}": secondary(kind) for place, kind in enumerate(children)},
     }
     return type("Hook", (HookController,), body)
 
@@ -352,17 +355,7 @@ def hook_schemas() -> dict[str, Document]:
     return {name: json_schema(kv(kind, bucket="hook")) for name, kind in messages.items()}
 
 
-def _slot(kind: Kind[Any]) -> Slot[Any]:
-    return secondary(kind) if isinstance(kind, KubeKind) else secondary(_in_nats(kind))
-
-
-def _in_nats(kind: Kind[Any]) -> KvKind[Any]:
-    if not isinstance(kind, KvKind):
-        raise UsageError(f"{kind.name} is neither in NATS nor in a cluster")
-    return kind
-
-
-def _kind(text: str, schemas: Mapping[str, Document], *, plain: bool = False) -> Kind[Any]:
+def _kind(text: str, schemas: Mapping[str, Document], *, plain: bool = False) -> AnyKind:
     """Return the kind that an option names: a bucket, or `kube:v1/ConfigMap`."""
     if not text.startswith(KUBE):
         return kv(dict, bucket=text) if plain else untyped(text, schema=schemas.get(text))
@@ -387,11 +380,6 @@ def _manifest(name: str, child: Document) -> Document:
     namespace, _, own = name.rpartition("/")
     metadata = {**documents.metadata_of(child), "name": own}
     return {**child, "metadata": {**metadata, "namespace": namespace} if namespace else metadata}
-
-
-def _plain(found: object) -> Document | None:
-    plain: Document | None = None if found is None else msgspec.to_builtins(found)
-    return plain
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> Document:

@@ -65,14 +65,7 @@ class _Task(msgspec.Struct, frozen=True):
 
 
 class KubeSecondary(Owned[T]):
-    """The secondaries of a kind in a cluster, each labelled with its owner.
-
-    Args:
-        manifests: the informer's store.
-        manager: the field manager of this controller's applies.
-        mark: the annotation of this installation's objects.
-        sync_later: enqueues a key after so many seconds.
-    """
+    """The secondaries of a kind in a cluster, each labelled with its owner."""
 
     def __init__(
         self,
@@ -290,7 +283,22 @@ class KubeSecondary(Owned[T]):
             fields = ", ".join(error.fields) or "a field"
             message = f"{self.kind.name} {task.key} is deleted and created again to change {fields}"
             self._report(task.owner.key, EventType.NORMAL, REASON_RECREATED, message)
-        return await self._wait_until_removed(current)
+        stored: Stored | None = current
+        try:
+            async with asyncio.timeout(GONE_S):
+                pause_s = LOOK_MIN_S
+                while (stored := await read(self._store, current.key)) is not None:
+                    if self.metadata(stored).uid != self.metadata(current).uid:
+                        return stored
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LOOK_MAX_S)
+        except TimeoutError as late:
+            held = ", ".join(self._kube_kind.metadata((stored or current).value).finalizers)
+            raise StoreError(
+                f"{self.kind.name} {current.key} is to be created again, but the deleted one is "
+                f"still there after {GONE_S:g} s; its finalizers: {held or 'none'}"
+            ) from late
+        return None
 
     async def _check_new(self, task: _Task, error: ImmutableFieldError) -> None:
         """Have the server check the new object under another name; raise *error* if it refuses.
@@ -306,25 +314,6 @@ class KubeSecondary(Owned[T]):
         except (InvalidObjectError, PermissionDeniedError, TooLargeError, ConflictError) as refused:
             text = f"{error}; it is not deleted, because the server refuses the new object: "
             raise ImmutableFieldError(f"{text}{refused}", error.fields) from refused
-
-    async def _wait_until_removed(self, deleted: Stored) -> Stored | None:
-        """Wait until the object is gone; return a new object of its name, if any."""
-        stored: Stored | None = deleted
-        try:
-            async with asyncio.timeout(GONE_S):
-                pause_s = LOOK_MIN_S
-                while (stored := await read(self._store, deleted.key)) is not None:
-                    if self.metadata(stored).uid != self.metadata(deleted).uid:
-                        return stored
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, LOOK_MAX_S)
-        except TimeoutError as error:
-            held = ", ".join(self._kube_kind.metadata((stored or deleted).value).finalizers)
-            raise StoreError(
-                f"{self.kind.name} {deleted.key} is to be created again, but the deleted one is "
-                f"still there after {GONE_S:g} s; its finalizers: {held or 'none'}"
-            ) from error
-        return None
 
     def _note_touched(self, stored: Stored) -> None:
         sync = current_sync.get()

@@ -60,7 +60,7 @@ class Owned(CacheReader[T]):
         self._exists = exists  # returns whether a primary is in the table
         self.kind.require_metadata()
         self._names = names
-        self._owner_kind = owner_kind
+        self.owner_kind = owner_kind
 
     def see(self, change: Change[Any]) -> None:
         """Take a change of an object of the kind, which may be an own write."""
@@ -84,7 +84,7 @@ class Owned(CacheReader[T]):
 
     async def delete_owned(self, key: str, stored: Stored) -> Stored | None:
         """Delete the object if the primary *key* owns it; else return its newest state."""
-        owner = Owner(self._owner_kind, key)
+        owner = Owner(self.owner_kind, key)
         current: Stored | None = stored
         while current is not None and await self.owns(owner, current):
             try:
@@ -124,13 +124,15 @@ class Owned(CacheReader[T]):
         cached = self._writes.query(self.informer, OWNER_INDEX, key)
         names = sorted(self._writes.written_keys(self.informer).union(cached))
         newest = self._writes.read_all(self.informer, names)
-        owner = Owner(self._owner_kind, key)
-        return [stored for stored in newest if self._is_named(owner, stored)]
-
-    def _is_named(self, owner: Owner, stored: Stored) -> bool:
-        if is_read(stored):
-            return self.owner_of(stored) == owner
-        return self.informer.table.primary_of(stored.key) == owner.key
+        owner = Owner(self.owner_kind, key)
+        primary_of = self.informer.table.primary_of
+        return [
+            stored
+            for stored in newest
+            if (
+                self.owner_of(stored) == owner if is_read(stored) else primary_of(stored.key) == key
+            )
+        ]
 
     def is_terminating(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
         """Return whether the object is marked deleted and held by finalizers."""
@@ -142,15 +144,6 @@ class Owned(CacheReader[T]):
 
     def foreign(self, stored: Stored) -> str:  # noqa: ARG002 - NATS holds one installation
         """Return the other installation that the object belongs to; empty if there is none."""
-        return ""
-
-    async def kept_from(self, key: str, stored: Stored) -> str:
-        """Return why the object is not an orphan of the primary *key*; empty if it is one."""
-        foreign = self.foreign(stored)
-        if foreign:
-            return f"it belongs to installation {foreign}"
-        if self.owner_of(stored) != Owner(self._owner_kind, key):
-            return f"it does not name {self._owner_kind} {key} as its owner"
         return ""
 
     def owner_of(self, stored: Stored) -> Owner | None:
@@ -166,7 +159,7 @@ class Owned(CacheReader[T]):
         named = self.owner_of(stored)
         if named == owner:
             return True
-        if named is not None and self._may_exist(named):
+        if named is not None and (named.kind != self.owner_kind or self._exists(named.key)):
             return False
         earlier = await self.earlier_owner(stored)
         return (earlier or self._names.claimed(self.metadata(stored))) == owner
@@ -178,7 +171,7 @@ class Owned(CacheReader[T]):
         metadata = self.metadata(stored)
         owner = await self.earlier_owner(stored)
         owner = owner or self._names.owner(metadata) or self._names.claimed(metadata)
-        return owner if owner is not None and owner.kind == self._owner_kind else None
+        return owner if owner is not None and owner.kind == self.owner_kind else None
 
     async def earlier_owner(self, stored: Stored) -> Owner | None:
         """Return the owner that the object named last, other than the one that it names now.
@@ -194,16 +187,13 @@ class Owned(CacheReader[T]):
                 return owner
         return None
 
-    def _may_exist(self, owner: Owner) -> bool:
-        return owner.kind != self._owner_kind or self._exists(owner.key)
-
     def _owner(self) -> Owner:
         sync = current_sync.get()
         if sync is None:
             raise UsageError(
                 f"{self.kind.name} is written only within a sync handler, for the key being synced"
             )
-        return Owner(self._owner_kind, sync.key)
+        return Owner(self.owner_kind, sync.key)
 
     def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
         named_owner = self.owner_of(current)
@@ -251,7 +241,7 @@ class Secondary(Owned[T]):
 
         Creates the object, or replaces an invalid one, and returns the revision.
         """
-        owner = Owner(self._owner_kind, key)
+        owner = Owner(self.owner_kind, key)
 
         def value(current: Stored | None) -> bytes:
             owned = self._owned_value(self.kind.type(), owner, current)

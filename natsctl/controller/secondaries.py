@@ -41,14 +41,7 @@ MapChange = Callable[[Change[Any]], Iterable[str]]
 class Secondaries:
     """The open secondary slots of one controller, in the order of their declaration.
 
-    Args:
-        keys: the queue of the controller, with the primaries.
-        history: the history of the controller, for events.
-        backends: the systems that store the kinds.
-        writes: those that the tables do not show yet.
-        names: the labels and annotations that name the owner of an object.
-        mark: the annotation of this installation's objects.
-        maps: the user's function from changes to keys; None enqueues the owners.
+    *maps* is the user's function from changes to keys; None enqueues the owners.
     """
 
     def __init__(
@@ -124,7 +117,8 @@ class Secondaries:
             on_appeared=self._kind_appeared,
             keeping=keeping,
         )
-        self._writes.follow(informer, partial(self._changed, slot.predicate), self._enqueue)
+        undone = partial(keys.enqueue, operation=Operation.SECONDARY)
+        self._writes.follow(informer, partial(self._changed, slot.predicate), undone)
         exists = self._primary.informer.table.__contains__
         secondary: Owned[Any]
         if isinstance(kind, KubeKind):
@@ -268,11 +262,7 @@ class Secondaries:
         """Enqueue the owner of an object that was overwritten with an invalid value."""
         owner = None if invalid.last is None else self._owner_of(kind, invalid.last)
         if owner is not None:
-            self._enqueue(owner)
-
-    def _enqueue(self, key: str) -> None:
-        """Enqueue a key whose write was undone or overwritten."""
-        self._keys.enqueue(key, Operation.SECONDARY)
+            self._keys.enqueue(owner, Operation.SECONDARY)
 
     def _kind_appeared(self) -> None:
         """Enqueue every primary: it may want objects of the optional kind that exists now."""

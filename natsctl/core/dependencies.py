@@ -314,10 +314,23 @@ class DependencyWatches(Generic[W]):
         raised: `StoreTimeoutError` if the listing took too long, `WatchStoppingError` if
         *dependent* was released before, or another `NatsctlError`.
         """
-        watch = self._watches.get(dependency) or self._begin_watch(dependency)
+        watch = self._watches.get(dependency)
+        if watch is None:
+            if self._group is None:
+                raise StoppedError("nothing is watched before the start, nor after the end")
+            watch = self._watches[dependency] = DependencyWatch(
+                dependency,
+                self._open_store,
+                self._group,
+                enqueue=self._enqueue,
+                on_failure=self._give_up,
+            )
         new = dependent not in watch.dependents
         if new:
-            self._join(dependent, watch)
+            watch.dependents[dependent] = None
+            self._dependencies.setdefault(dependent, set()).add(dependency)
+            if watch.listed and watch.has_objects():
+                self._enqueue(dependent, Cause.FOUND)
         if not watch.listed:
             try:
                 await self._listing(dependent, watch)
@@ -364,24 +377,6 @@ class DependencyWatches(Generic[W]):
                 raise error.exceptions[0] from None
             raise
         self.keep_only(dependent, wanted)
-
-    def _begin_watch(self, dependency: Dependency[Any]) -> DependencyWatch[W]:
-        if self._group is None:
-            raise StoppedError("nothing is watched before the start, nor after the end")
-        watch = self._watches[dependency] = DependencyWatch(
-            dependency,
-            self._open_store,
-            self._group,
-            enqueue=self._enqueue,
-            on_failure=self._give_up,
-        )
-        return watch
-
-    def _join(self, dependent: W, watch: DependencyWatch[W]) -> None:
-        watch.dependents[dependent] = None
-        self._dependencies.setdefault(dependent, set()).add(watch.dependency)
-        if watch.listed and watch.has_objects():
-            self._enqueue(dependent, Cause.FOUND)
 
     async def _listing(self, dependent: W, watch: DependencyWatch[W]) -> None:
         try:

@@ -130,11 +130,8 @@ class Host:
             if self.synced.is_set() or self.stopping:
                 return
             await self.tables_synced()
-            try:
-                await self._call_start()
-            except Exception:
-                self.stop()  # so that no other loop calls it again
-                raise
+            while not await self._started():
+                pass
             tables = [informer.table for informer in self.primaries]
             await self.pausing.listed.wait()
             self.journal.failing.keep_only(lambda key: any(key in table for table in tables))
@@ -143,17 +140,18 @@ class Host:
                 count = sum(len(informer.table) for informer in self.primaries)
                 log.info("primaries listed, syncing", controller=self.name, primaries=count)
 
-    async def _call_start(self) -> None:
-        """Call `start`; call it again if it read an object whose value is only read now."""
-        while True:
-            try:
-                await call_hook(self.name, self._start)
-            except HandlerError as error:
-                if not isinstance(error.__cause__, UnreadError):
-                    raise
-                await asyncio.sleep(error.__cause__.delay_s)
-            else:
-                return
+    async def _started(self) -> bool:
+        """Call `start`; return False if it read an object whose value is only read now."""
+        try:
+            await call_hook(self.name, self._start)
+        except Exception as error:
+            unread = error.__cause__ if isinstance(error, HandlerError) else None
+            if not isinstance(unread, UnreadError):
+                self.stop()  # so that no other loop calls it again
+                raise
+            await asyncio.sleep(unread.delay_s)
+            return False
+        return True
 
     async def run(
         self, *loops: Work, upkeep: Collection[Work] = (), loops_ended: Hook = no_hook

@@ -283,9 +283,23 @@ class SyncLoop(Generic[K]):
         After a process has died, a key that may be synced waits until it's safe, see `Quarantine`.
         """
         key, queue = work.key, self.queue
-        if self.may_sync(key) is None:
-            if claim is None or not self._pausing.claims.wary:
-                return False
+        if not self.own.has(key):
+            queue.drop(key)
+            queue.give_back(key)
+        elif self._pausing.whole is not None and self._plan is None:
+            queue.give_back(key, untouched=True)
+            waits = (self._pausing.wait_running(), queue.closed())
+            tasks = [asyncio.ensure_future(wait) for wait in waits]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+        elif self.paused.holds_back(key):
+            await self._hold_back(work)
+        elif claim is None or not self._pausing.claims.wary:
+            return False
+        else:
             try:
                 later_s = await self.paused.quarantine.admit(str(key), claim, queue)
             except asyncio.CancelledError:
@@ -294,31 +308,13 @@ class SyncLoop(Generic[K]):
             if later_s is not None:
                 queue.offer(key, work.reason, priority=work.priority, after=later_s)
                 queue.give_back(key)
-            elif self.may_sync(key) is not None:  # the next worker sees to it
-                claim.release()
-                queue.give_back(key, untouched=True)
-            else:
+            elif self.may_sync(key) is None:
                 work.at = queue.now()  # the sync begins only now
                 return False
-        elif not self.own.has(key):
-            queue.drop(key)
-            queue.give_back(key)
-        elif self._pausing.whole is not None and self._plan is None:
-            await self._wait_running(key)
-        elif self.paused.holds_back(key):
-            await self._hold_back(work)
+            else:
+                claim.release()
+                queue.give_back(key, untouched=True)  # the next worker sees to it
         return True
-
-    async def _wait_running(self, key: K) -> None:
-        """Give back the key, and wait until the controller is resumed or stopped."""
-        self.queue.give_back(key, untouched=True)
-        waits = (self._pausing.wait_running(), self.queue.closed())
-        tasks = [asyncio.ensure_future(wait) for wait in waits]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
 
     async def _hold_back(self, work: Work[K]) -> None:
         """Give back a paused key; its change is not answered until the key is resumed."""
@@ -445,7 +441,7 @@ class KeyQueue:
         its last valid state. The queue notes the last state of a deleted object.
         """
         primary, paused, has = self.primary, self.paused_keys, self.loop.own.has
-        has_all, knows = has is every_key, paused.knows
+        has_all, knows = has is every_key, bool(paused.pauses or paused.quarantine.deaths)
         known, noted = self.queue.works, self.queue.noted
         kind = primary.kind
         desire, decoded = kind.desire, primary.informer.table.decoded

@@ -141,11 +141,6 @@ class PausedKeys:
 
     # ---- what changes it
 
-    @property
-    def knows(self) -> bool:
-        """True if `observe` could do anything for a change of an object without an annotation."""
-        return bool(self.pauses or self.quarantine.deaths)
-
     def concerns(self, change: Change[Any]) -> bool:
         """Return whether `observe` could change anything; cheap, for the path of every change."""
         after = change.after

@@ -594,9 +594,9 @@ def delay_of(value: object, handler: str) -> float | None:
         return float(value) or None  # type: ignore[arg-type]  # a number
     if inspect.iscoroutine(value):
         value.close()
-    raise HandlerError(
-        f"{handler} returned {shown(value)}: return seconds or None{_number_hint(value)}"
-    )
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    hint = f" (a number from 0 to less than {DELAY_MAX_S:g})" if number else ""
+    raise HandlerError(f"{handler} returned {shown(value)}: return seconds or None{hint}")
 
 
 def report_stuck(owner: str) -> None:
@@ -623,11 +623,6 @@ def _log_ignored(sync: Sync, cause: str) -> None:
         waits_for="a thread, which cannot be stopped" if sync.has_threads else None,
         stack=sync.stack(),
     )
-
-
-def _number_hint(value: object) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f" (a number from 0 to less than {DELAY_MAX_S:g})" if number else ""
 
 
 def _current_task() -> Task | None:

@@ -13,8 +13,8 @@ import natsctl
 from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from tests.support.stores.offline_bucket import OfflineStores
 
-CALLS_MAX = 48
-FILES_MAX = 16
+CALLS_MAX = 46
+FILES_MAX = 14
 ROUNDS = 50
 PACKAGE = str(Path(natsctl.__file__).parent)
 LEFT_OUT = (
