@@ -196,7 +196,7 @@ async def test_a_store_without_a_newest_revision_does_not_block_a_leader(
     process = await running(watching(watcher), stores)
     await eventually(
         lambda: (
-            "cache may be behind its store kind=Site.sites error='unknown revision'" in caplog.text
+            "table may be behind its store kind=Site.sites error='unknown revision'" in caplog.text
         )
     )
     await process.stop()
