@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from natsctl import Invalid
-from natsctl.core.table import Table
+from natsctl.core.table import Keeping, Table, Unread
 from natsctl.model.store import (
     Applied,
     Change,
@@ -143,6 +143,22 @@ class TestSteps:
         listed(cache, *(broken(f"k{number}", 100 + number) for number in range(10)))
         fold(cache, Listing("1"), *(broken(f"k{number}", 100 + number) for number in range(10)))
         assert len(list(cache.apply(Listed(200)))) >= 10
+
+
+class TestForeignObjects:
+    """Objects whose values another process keeps: the table has only their revisions."""
+
+    def test_a_later_listing_shows_only_what_is_kept_or_was(self) -> None:
+        kept = {"own", "gone"}
+        cache = Table(THINGS, keeping=Keeping(kept.__contains__))
+        events = [applied(key, 1) for key in ("own", "gone", "foreign")]
+        assert actions(listed(cache, *events)) == [("own", "added"), ("gone", "added")]
+        kept.remove("gone")
+        events = [applied("own", 1), applied("gone", 2), applied("foreign", 2)]
+        (change,) = listed(cache, *events)
+        assert (change.key, change.after) == ("gone", Unread("gone", 2, b""))
+        assert listed(cache, *events) == []
+        assert (len(cache), len(cache.read_keys())) == (3, 1)
 
 
 class TestMarkers:
