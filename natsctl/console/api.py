@@ -50,7 +50,7 @@ class Session(Answer, frozen=True, kw_only=True):
 class _Rows(msgspec.Struct, frozen=True):
     """What changes whenever a page of keys does."""
 
-    revision: int
+    revisions: tuple[int, int]
     states: object
 
 
@@ -150,9 +150,9 @@ class Console:
         try:
             async with asyncio.timeout(PING_S):
                 if view == "keys":
-                    revision = await self._keys.revision(controller, bucket)
+                    revisions = await self._keys.revisions(controller, bucket)
                     row = (await self._overview.report(controller)).row if controller else None
-                    answer = _Rows(revision, row)
+                    answer = _Rows(revisions, row)
                 else:
                     answer = msgspec.structs.replace(await self.answer(view, parameters), as_of=0.0)
         except (NatsctlError, TimeoutError) as error:
@@ -165,6 +165,7 @@ class Console:
             look.set()
 
     async def close(self) -> None:
+        await self._keys.close()
         await self._overview.close()
         await self._fleet.close()
 

@@ -13,10 +13,12 @@ from natsctl.console.answers import Answer, masked_message
 from natsctl.console.overview import Overview, State, cause_of, states_of
 from natsctl.core.explain import PrimarySource
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError, UsageError
-from natsctl.jetstream.bucket import Bucket, Message
+from natsctl.jetstream.bucket import Bucket, Message, StreamState
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.feed import names
+from natsctl.model.keys import legal, matches
 from natsctl.model.schemas.field_paths import Columns
+from natsctl.operate.background import retrieved
 from natsctl.operate.buckets import declared_columns, published_schemas
 from natsctl.operate.entries import cells_of, headings_of
 from natsctl.operate.problems import OldDaemonError
@@ -30,6 +32,7 @@ CELL_MAX = 200  # characters
 BYTES_MAX = 4 * 1024 * 1024  # of the values of a page
 NO_VALUE = b'{"metadata": {}}'  # of an object beyond that
 COLUMNS_S = 30.0  # after which the declared columns of a bucket are read again
+AT_ONCE_MAX = 10_000  # names that a page waits for; more are read while it shows what changed last
 NAMES_MAX = 4  # buckets whose names are kept
 REST_FACTOR = 10.0  # how long names are used without a look, relative to the time to read them
 REST_MIN_S = 0.2
@@ -96,13 +99,49 @@ class KeyTable(Answer, frozen=True, kw_only=True):
     off: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class _Names(msgspec.Struct):
-    """All names of a bucket in order, as of a revision, and until when they are not looked at."""
+class _Names:
+    """The names of one pattern in order, as of a revision; None before they were read once."""
 
-    keys: list[str]
-    revision: int
-    took_s: float
-    rest_until: float = 0.0
+    def __init__(self, bucket: Bucket, pattern: str) -> None:
+        self.bucket = bucket
+        self.pattern = pattern
+        self.keys: list[str] | None = None
+        self.revision = -1
+        self.state = StreamState("", 0, 0)
+        self.rest_until = 0.0
+        self.reading: asyncio.Task[None] | None = None
+
+    @property
+    def are_many(self) -> bool:
+        return self.state.subjects > AT_ONCE_MAX
+
+    def begin(self) -> None:
+        if self.reading is None:
+            self.reading = asyncio.create_task(self._read(self.state.last_seq), name="names")
+            self.reading.add_done_callback(retrieved)
+
+    async def _read(self, revision: int) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        self.keys = await in_order(await names(self.bucket, self.pattern))
+        self.revision = revision
+        self.rest_until = clock() + max(REST_MIN_S, REST_FACTOR * (clock() - began))
+
+    async def ended(self) -> None:
+        """Wait until the names are read; raises the error of that, once."""
+        if (reading := self.reading) is None:
+            return
+        await asyncio.wait({reading})
+        if self.reading is reading:
+            self.reading = None
+        if reading.cancelled():
+            raise StoreTimeoutError(f"more than {NAMES_MAX} buckets are read at a time; retry")
+        reading.result()
+
+    async def close(self) -> None:
+        if self.reading is not None:
+            self.reading.cancel()
+            await asyncio.wait({self.reading})
 
 
 class Keys:
@@ -112,7 +151,6 @@ class Keys:
         self._connection = connection
         self._overview = overview
         self._names = OrderedDict[tuple[str, str], _Names]()
-        self._reading = asyncio.Lock()
         self._columns: dict[str, tuple[float, Columns]] = {}
 
     async def of_controller(self, name: str, query: Query, bucket: str = "") -> KeyTable:
@@ -124,16 +162,13 @@ class Keys:
         report = await self._overview.report(name)
         source = await self._source_of(report, bucket)
         states = states_of(report)
-        keys: Sequence[str]
-        if query.state or not source.bucket:
-            keys = matching(states, query)
-        else:
-            keys = _beginning(await self._all(source.bucket, source.keys), query.prefix)
         counts = {state: getattr(report.row, state) or 0 for state in get_args(State)}
         if not source.bucket:
-            table = _in_cluster(keys, states, query)
+            table = _in_cluster(matching(states, query), states, query)
+        elif query.state:
+            table = await self._page(source.bucket, matching(states, query), query, states)
         else:
-            table = await self._page(source.bucket, keys, query, states)
+            table = await self._listed(source.bucket, source.keys, query, states)
         unnamed = counts.get(query.state, 0) - sum(
             state == query.state for state, _ in states.values()
         )
@@ -145,8 +180,7 @@ class Keys:
     async def of_bucket(self, bucket: str, query: Query) -> KeyTable:
         if query.state:
             raise UsageError("only a controller knows the states of its keys")
-        keys = _beginning(await self._all(bucket, ">"), query.prefix)
-        return await self._page(bucket, keys, query, {})
+        return await self._listed(bucket, ">", query, {})
 
     async def selected(self, name: str, query: Query, count_max: int) -> list[str]:
         """Return the keys of a controller in a state; raises `UsageError` if they are too many."""
@@ -157,10 +191,18 @@ class Keys:
             raise UsageError(f"{len(keys)} keys match: an action takes at most {count_max}")
         return keys
 
-    async def revision(self, controller: str, bucket: str) -> int:
-        """Return the newest revision of the bucket behind a page; 0 for a cluster."""
+    async def revisions(self, controller: str, bucket: str) -> tuple[int, int]:
+        """Return the revisions of the bucket behind a page and of its names, if they are many."""
         bucket = await self.bucket_of(controller, bucket) if controller else bucket
-        return (await Bucket(self._connection, bucket).state()).last_seq if bucket else 0
+        if not bucket:
+            return 0, -1
+        newest = (await Bucket(self._connection, bucket).state()).last_seq
+        many = (one for (name, _), one in self._names.items() if name == bucket and one.are_many)
+        return newest, max((one.revision for one in many), default=-1)
+
+    async def close(self) -> None:
+        for known in self._names.values():
+            await known.close()
 
     async def bucket_of(self, controller: str, bucket: str = "") -> str:
         """Return the bucket of a controller's primaries; empty for a cluster."""
@@ -192,27 +234,54 @@ class Keys:
             if schema.controller == controller and schema.role == "primary"
         ]
 
-    async def _all(self, bucket_name: str, pattern: str) -> list[str]:
-        """Return all names in order, with those of deleted keys; do not change the list.
+    async def _listed(
+        self, place: str, pattern: str, query: Query, states: Mapping[str, tuple[str, str]]
+    ) -> KeyTable:
+        """Return a page of the names of a bucket.
 
-        They are read again only if the bucket changed, and after a rest.
+        More than `AT_ONCE_MAX` names are read in the background, because a first page must not wait
+        for them: until they are there, you get the keys that changed last.
         """
-        place, clock = (bucket_name, pattern), asyncio.get_running_loop().time
-        async with self._reading:
-            known = self._names.get(place)
-            if known is not None and clock() < known.rest_until:
-                return known.keys
-            bucket = Bucket(self._connection, bucket_name)
-            revision = (await bucket.state()).last_seq
-            if known is None or known.revision != revision:
-                began = clock()
-                keys = await in_order(await names(bucket, pattern))
-                known = self._names[place] = _Names(keys, revision, clock() - began)
-            known.rest_until = clock() + max(REST_MIN_S, REST_FACTOR * known.took_s)
-            self._names.move_to_end(place)
-            while len(self._names) > NAMES_MAX:
-                self._names.popitem(last=False)
-            return known.keys
+        parent = query.prefix.rpartition(".")[0]
+        if pattern == ">" and (place, pattern) not in self._names and legal(parent):
+            pattern = f"{parent}.>"  # the server reads only these
+        bucket = Bucket(self._connection, place)
+        known = self._names.pop((place, pattern), None) or _Names(bucket, pattern)
+        self._names[place, pattern] = known  # at the end
+        while len(self._names) > NAMES_MAX:
+            await self._names.popitem(last=False)[1].close()
+        if known.reading is not None and known.reading.done():
+            await known.ended()
+        if known.reading is None and asyncio.get_running_loop().time() >= known.rest_until:
+            known.state = await known.bucket.state()
+        if known.keys is None and known.are_many and not (query.prefix or query.offset):
+            return await self._latest(known, query, states)
+        if known.revision != known.state.last_seq:
+            known.begin()
+        if known.keys is None or not known.are_many:
+            await known.ended()
+        return await self._page(place, _beginning(known.keys or (), query.prefix), query, states)
+
+    async def _latest(
+        self, known: _Names, query: Query, states: Mapping[str, tuple[str, str]]
+    ) -> KeyTable:
+        """Return the keys that changed last, and only then begin to read all names."""
+        bucket, newest = known.bucket, known.state.last_seq
+        found = await asyncio.gather(
+            *(bucket.after(newest - number, ">") for number in range(1, query.limit + 1)),
+            return_exceptions=True,
+        )
+        keys = dict[str, None]()
+        for one in found:
+            if isinstance(one, Message) and matches(known.pattern, one.key):
+                keys[one.key] = None
+            elif isinstance(one, BaseException) and not isinstance(one, NotFoundError):
+                raise one
+        table = await self._page(bucket.name, [*keys], query, states)
+        known.begin()
+        count = known.state.subjects
+        note = f"these changed last, while the console reads the names of {count:,} keys"
+        return msgspec.structs.replace(table, next=None, note=note)
 
     async def _page(
         self,

@@ -1,6 +1,7 @@
 """Each view of the console shows what the daemon and the buckets have."""
 
 import re
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import expect
@@ -31,6 +32,22 @@ async def test_home_shows_the_controller_and_its_failing_keys(
     rows = page.get_by_role("table", name="Keys").locator("tbody tr")
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text("home-failing")
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [("/", "/api/home"), ("/keys/shops", "/api/keys"), ("/members", "/api/home")],
+)
+async def test_a_page_is_three_files_an_answer_and_a_stream(
+    visitor: Visitor, path: str, answer: str
+) -> None:
+    visitor.requests.clear()
+    await visitor.open(path)
+    await expect(visitor.page.get_by_text("Live", exact=True)).to_be_visible()
+    paths = [urlsplit(url).path for url in visitor.requests]
+    assert answer in paths  # again after each change
+    once = [one for one in paths if one not in (answer, "/icon.svg")]
+    assert sorted(once) == sorted([path, "/api/live", "/app.js", "/style.css"])
 
 
 async def test_home_counts_a_new_key_without_a_reload(shared_site: Site, visitor: Visitor) -> None:

@@ -110,6 +110,12 @@ export function age(time) {
   return element;
 }
 
+/** Return the parts of a text about a pause: its times are ages, as everywhere on the page. */
+export function pauseText(text) {
+  const parts = shown(text).split(/\b(since|until) (\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d))/);
+  return parts.map((part, index) => [part, { since: "for ", until: "ends " }[part] ?? "", age(part)][index % 3]);
+}
+
 export function refreshAges() {
   for (const element of document.querySelectorAll("time.age")) drawAge(element);
 }

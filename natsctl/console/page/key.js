@@ -2,7 +2,7 @@
 
 import { button, edit, pause, plan, record, resume, resync, rollback, saveRecording } from "./actions.js";
 import { diff, plannedKey } from "./changes.js";
-import { age, badge, count, counted, duration, h, link, replace, shown } from "./dom.js";
+import { age, badge, count, counted, duration, h, link, pauseText, replace, shown } from "./dom.js";
 import { pathOf } from "./paths.js";
 import { get, withQuery } from "./server.js";
 import { eventEntry, nextEntry, revisionEntry, syncEntry, Timeline } from "./timeline.js";
@@ -106,7 +106,7 @@ class Key {
       const title = [failures ? counted(failures, "failed sync") : "It fails", since && ", first ", since && age(since), since && " ago", "; ", next];
       blocks.push(block("bad", "failing", title.flat().filter(Boolean), failed?.error, h("span", { class: "traceback" })));
     }
-    if (paused) blocks.push(block("warn", "paused", [pauseText(paused)]));
+    if (paused) blocks.push(block("warn", "paused", pausedParts(paused)));
     if (held) blocks.push(block("warn", "Warning", ["Its objects are not collected."], held));
     return blocks;
   }
@@ -220,13 +220,9 @@ class Key {
   }
 }
 
-function pauseText({ reason, since, until, by, controller }) {
-  const local = (time) => new Date(time).toLocaleString("sv");
-  const parts = [
-    controller && "the whole controller", since && `since ${local(since)}`, until && `until ${local(until)}`,
-    by && `by ${by}`, reason,
-  ];
-  return shown(parts.filter(Boolean).join(", "));
+function pausedParts({ reason, since, until, by, controller }) {
+  const times = `${since ? `since ${since} ` : ""}${until ? `until ${until} ` : ""}`;
+  return pauseText(`${controller ? "the whole controller " : ""}${times}${by ? `by ${by}` : ""}${reason ? `: ${reason}` : ""}`);
 }
 
 function queueText(queued) {

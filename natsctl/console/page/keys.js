@@ -1,7 +1,7 @@
 /** Shows the keys of a controller or a bucket in their order, a page at a time. */
 
 import { button, pause, resume, resync } from "./actions.js";
-import { badge, count, counted, h, link, replace, shown } from "./dom.js";
+import { badge, count, counted, h, link, pauseText, replace, shown } from "./dom.js";
 import { paths, pathOf } from "./paths.js";
 import { get, withQuery } from "./server.js";
 import { Table } from "./table.js";
@@ -111,7 +111,7 @@ class Keys {
     const state = {
       name: "STATE", label: "State", kind: "wide", sorts: true, value: (row) => [row.state, row.reason],
       draw: (row) => h("span", { class: "badges" }, badge(row.state),
-        row.reason && h("span", { class: "text" }, shown(row.reason, 200))),
+        row.reason && h("span", { class: "text" }, ...(row.state === "paused" ? pauseText(row.reason) : [shown(row.reason, 200)]))),
     };
     return [key, state, ...others];
   }
