@@ -88,9 +88,6 @@ if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import connect_kube as connect_kube
     from natsctl.kubernetes.options import KubeOptions as KubeOptions
     from natsctl.managed import *
-    from natsctl.model.garbage import GarbageLimits as GarbageLimits
-    from natsctl.model.garbage import GarbagePlan as GarbagePlan
-    from natsctl.model.garbage import Orphan as Orphan
     from natsctl.model.kinds import Kind as Kind
     from natsctl.model.kinds import KvKind as KvKind
     from natsctl.model.kinds import kv as kv
@@ -102,11 +99,14 @@ if TYPE_CHECKING:
     from natsctl.model.manifests import kube as kube
     from natsctl.model.objects import Metadata as Metadata
     from natsctl.model.objects import Object as Object
-    from natsctl.model.plans.plan import Plan as Plan
-    from natsctl.model.recorder import EventType as EventType
+    from natsctl.model.plans import GarbageLimits as GarbageLimits
+    from natsctl.model.plans import GarbagePlan as GarbagePlan
+    from natsctl.model.plans import Orphan as Orphan
+    from natsctl.model.plans import Plan as Plan
     from natsctl.model.selectors import Selector as Selector
     from natsctl.model.store import Change as Change
     from natsctl.model.store import ChangeType as ChangeType
+    from natsctl.model.store import EventType as EventType
     from natsctl.model.store import JetStream as JetStream
     from natsctl.model.store import Stores as Stores
     from natsctl.resource import *

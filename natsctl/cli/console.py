@@ -24,7 +24,7 @@ from natsctl.daemon.plan import plan
 from natsctl.daemon.signals import until_signalled
 from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.stores import connect
-from natsctl.model.plans.plan import Plan
+from natsctl.model.plans import Plan
 
 app = App()
 

@@ -19,8 +19,7 @@ from natsctl.errors import UsageError
 from natsctl.jetstream.bucket import Message
 from natsctl.model import exact_json
 from natsctl.model.exact_json import ExactNumber
-from natsctl.model.plans.differences import Difference
-from natsctl.model.plans.plan import Action
+from natsctl.model.plans import Action, Difference
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
 from natsctl.model.times import time_in
 from natsctl.operate.entries import (

@@ -40,7 +40,7 @@ from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.errors import UsageError
 from natsctl.jetstream.stores import connect
 from natsctl.model.kinds import Kind
-from natsctl.model.plans.plan import Action, KeyPlan, Plan
+from natsctl.model.plans import Action, KeyPlan, Plan
 from natsctl.operate.fleet import Fleet, open_fleet
 from natsctl.operate.names import Name, own_keys, parse_names
 

@@ -66,11 +66,10 @@ from natsctl.jetstream.stores import connect
 from natsctl.model import documents
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
-from natsctl.model.plans.plan import Action, Plan
+from natsctl.model.plans import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
 from natsctl.model.selectors import In
-from natsctl.model.store import Store, Stored
-from natsctl.model.write_guard import DRY_RUN
+from natsctl.model.store import DRY_RUN, Store, Stored
 from natsctl.operate.buckets import Selection, existing_bucket, published_schemas
 from natsctl.operate.entries import object_in
 from natsctl.operate.names import parse_name

@@ -4,11 +4,12 @@ An action has the permissions of the user's own NATS credentials.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from natsctl.console.answers import Answer
-from natsctl.console.key import NextValue, Preview, edited, restored
+from natsctl.console.key import Preview, edited, restored
 from natsctl.console.keys import Keys, Query
 from natsctl.daemon.messages import Verb
 from natsctl.errors import (
@@ -19,9 +20,8 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.jetstream.events import record_event
-from natsctl.model.garbage import Kept, Orphan
 from natsctl.model.keys import check_key
-from natsctl.model.plans.plan import Plan
+from natsctl.model.plans import Kept, Orphan, Plan
 from natsctl.operate.fleet import Acted, Fleet, unqueued
 from natsctl.operate.identity import identity_on
 from natsctl.operate.names import Name
@@ -30,10 +30,7 @@ from natsctl.operate.problems import OldDaemonError, problem_of
 
 
 class Garbage(Answer, frozen=True, kw_only=True):
-    """The orphans of a controller, and why they are held; see `GarbagePlan`.
-
-    `off` is why the user may not delete them; empty if that is possible.
-    """
+    """The orphans of a controller; see `GarbagePlan`. `off` is why you may not delete them."""
 
     controller: str
     orphans: tuple[Orphan, ...]
@@ -55,15 +52,6 @@ class CollectedGarbage(msgspec.Struct, frozen=True):
 
     removed: int
     kept: list[Kept]
-
-
-async def garbage(fleet: Fleet, name: str) -> Garbage:
-    """Return the orphans of a controller, as the leader of the bucket confirms them now."""
-    daemons = await fleet.offering(Verb.GC_PLAN, name)
-    plan = await daemons.plan(name)
-    return Garbage(
-        controller=plan.controller, orphans=plan.orphans, refused=plan.refused, more=plan.more
-    )
 
 
 KEYS_MAX = 100  # of one action
@@ -139,7 +127,7 @@ class Actions:
             "garbage": self._garbage,
             "record": self._record,
             "edit": self._edit,
-            "rollback": self._roll_back,
+            "rollback": partial(self._edit, restores=True),
         }
 
     async def act(self, name: str, body: bytes) -> ActionReport:
@@ -193,18 +181,15 @@ class Actions:
             raise in_cluster(request.controller, request.keys[0])
         return [Name(bucket, key) for key in request.keys]
 
-    async def _edit(self, request: Request) -> ActionReport:
+    async def _edit(self, request: Request, *, restores: bool = False) -> ActionReport:
+        """Show what an edit or an earlier revision changes; store it if the user is sure."""
+        connection = self._fleet.connection
         (name,) = await self._names(request)
-        change = await edited(self._fleet.connection, name, request.text, request.revision)
-        return await self._changed(request, name, change)
-
-    async def _roll_back(self, request: Request) -> ActionReport:
-        (name,) = await self._names(request)
-        change = await restored(self._fleet.connection, name, request.revision)
-        return await self._changed(request, name, change)
-
-    async def _changed(self, request: Request, name: Name, change: NextValue) -> ActionReport:
-        preview = await change.preview(self._fleet.connection)
+        if restores:
+            change = await restored(connection, name, request.revision)
+        else:
+            change = await edited(connection, name, request.text, request.revision)
+        preview = await change.preview(connection)
         if not request.sure:
             return ActionReport(message="", result=preview)
         if preview.faults:
@@ -246,11 +231,11 @@ class Actions:
             )
         removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
         count, kept = len(removed.orphans), list(removed.kept)
-        objects = "1 object" if count == 1 else f"{count} objects"
-        warnings = [f"{one.orphan.name} kept: {one.reason}" for one in kept[:KEYS_MAX]]
-        message = f"{objects} of {name} deleted"
-        result = CollectedGarbage(count, kept)
-        return ActionReport(message=message, warnings=warnings, result=result)
+        return ActionReport(
+            message=f"{count} {'object' if count == 1 else 'objects'} of {name} deleted",
+            warnings=[f"{one.orphan.name} kept: {one.reason}" for one in kept[:KEYS_MAX]],
+            result=CollectedGarbage(count, kept),
+        )
 
     async def _record(self, request: Request) -> ActionReport:
         name = request.controller

@@ -14,7 +14,7 @@ from natsctl.jetstream.store import BucketStore
 from natsctl.model import exact_json
 from natsctl.model.documents import Document
 from natsctl.model.masking import Masker
-from natsctl.model.plans.differences import Difference
+from natsctl.model.plans import Difference
 from natsctl.operate.problems import Partial, Reason
 from natsctl.telemetry.escaping import escaped
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 
-from natsctl.console.actions import ActionReport, Actions, Garbage, MakePlan, garbage
+from natsctl.console.actions import ActionReport, Actions, Garbage, MakePlan
 from natsctl.console.answers import Answer, encoded
 from natsctl.console.key import (
     Comparison,
@@ -47,13 +47,6 @@ class Session(Answer, frozen=True, kw_only=True):
     plans: list[str]
 
 
-class _Rows(msgspec.Struct, frozen=True):
-    """What changes whenever a page of keys does."""
-
-    revisions: tuple[int, int]
-    states: object
-
-
 class Console:
     """The answers of one console, over one connection."""
 
@@ -88,7 +81,6 @@ class Console:
         }
 
     async def answer(self, name: str, parameters: Parameters) -> Answer:
-        """Return an answer; raises `NotFoundError` if there is no such question."""
         question = self._answers.get(name)
         if question is None:
             raise NotFoundError(f"the console has no answer {name}")
@@ -99,10 +91,8 @@ class Console:
 
     async def recording(self, parameters: Parameters) -> tuple[str, bytes]:
         """Return the file name and the masked text of the newest recording of a key."""
-        name = _required(parameters, "controller")
-        key = check_key(_required(parameters, "key"))
-        daemons = await self._fleet.offering(Verb.RECORDING, name)
-        text = await daemons.recording(name, key)
+        name, key = _required(parameters, "controller"), _required(parameters, "key")
+        text = await self._key_views.recording(name, key)
         return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
 
     async def live(
@@ -146,18 +136,16 @@ class Console:
     async def _present(self, view: str, parameters: Parameters) -> bytes:
         """Return what a view has now, or what changes with it, to be compared."""
         controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
-        answer: msgspec.Struct
         try:
             async with asyncio.timeout(PING_S):
                 if view == "keys":
                     revisions = await self._keys.revisions(controller, bucket)
                     row = (await self._overview.report(controller)).row if controller else None
-                    answer = _Rows(revisions, row)
-                else:
-                    answer = msgspec.structs.replace(await self.answer(view, parameters), as_of=0.0)
+                    return encoded((revisions, row))
+                answer = await self.answer(view, parameters)
+                return encoded(msgspec.structs.replace(answer, as_of=0.0))
         except (NatsctlError, TimeoutError) as error:
-            answer = problem_of(error)
-        return encoded(answer)
+            return encoded(problem_of(error))
 
     def stop(self) -> None:
         self._stopping = True
@@ -228,9 +216,16 @@ class Console:
 
     async def _garbage(self, parameters: Parameters) -> Garbage:
         controller = _required(parameters, "controller")
-        identity, found = await self._key_views.identity(), await garbage(self._fleet, controller)
+        identity = await self._key_views.identity()
+        plan = await (await self._fleet.offering(Verb.GC_PLAN, controller)).plan(controller)
         off = identity.refusal(Verb.GC_APPLY.subject(controller))
-        return msgspec.structs.replace(found, off=off)
+        return Garbage(
+            controller=controller,
+            orphans=plan.orphans,
+            refused=plan.refused,
+            more=plan.more,
+            off=off,
+        )
 
 
 def _required(parameters: Parameters, name: str) -> str:

@@ -37,7 +37,7 @@ from natsctl.model.documents import Document
 from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Object
-from natsctl.model.plans.differences import Difference
+from natsctl.model.plans import Difference
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.absent import explained_without_daemon, known_controllers
 from natsctl.operate.buckets import published_schemas
@@ -341,10 +341,13 @@ class KeyViews:
         daemons = await self._fleet.offering(Verb.TREE, controller)
         return await daemons.tree(controller, key)
 
+    async def recording(self, controller: str, key: str) -> bytes:
+        daemons = await self._fleet.offering(Verb.RECORDING, controller)
+        return await daemons.recording(controller, check_key(key))
+
     async def traceback(self, controller: str, key: str) -> ShownText:
         """Return the traceback of the last failed sync; raises `NotFoundError` if none is kept."""
-        daemons = await self._fleet.offering(Verb.RECORDING, controller)
-        recording = msgspec.json.decode(await daemons.recording(controller, check_key(key)))
+        recording = msgspec.json.decode(await self.recording(controller, key))
         return ShownText(text=recording.get("outcome", {}).get("traceback", ""))
 
     async def manifest(self, controller: str, kind: str, key: str) -> ShownText:

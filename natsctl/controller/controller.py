@@ -10,8 +10,8 @@ from natsctl.core.options import POLICY, RATE, SECONDS, TEXT, WORKERS, Option, c
 from natsctl.core.readers import Primary
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.sync import blocking
-from natsctl.model.garbage import GarbageLimits
 from natsctl.model.kinds import Kind
+from natsctl.model.plans import GarbageLimits
 from natsctl.model.store import Change
 
 if TYPE_CHECKING:

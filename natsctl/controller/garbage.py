@@ -30,7 +30,7 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.model.garbage import (
+from natsctl.model.plans import (
     GarbageLimits,
     GarbagePlan,
     Kept,

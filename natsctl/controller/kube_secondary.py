@@ -36,8 +36,7 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.managed_fields import LostField, lost_fields
 from natsctl.model.manifests import KubeKind, Manifest, OnImmutable, Reference
-from natsctl.model.recorder import EventType
-from natsctl.model.store import Change, ManifestStore, Stored
+from natsctl.model.store import Change, EventType, ManifestStore, Stored
 from natsctl.telemetry.hiding import enumerated
 
 T = TypeVar("T")

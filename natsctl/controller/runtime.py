@@ -58,11 +58,10 @@ from natsctl.errors import (
     is_delay,
 )
 from natsctl.model import documents
-from natsctl.model.garbage import GarbagePlan, Removed
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.recorder import EventType, Recorder
-from natsctl.model.store import Change, ManifestStores, Stores
+from natsctl.model.plans import GarbagePlan, Removed
+from natsctl.model.store import Change, EventType, ManifestStores, Recorder, Stores
 from natsctl.slices import in_slices
 from natsctl.telemetry.hiding import hidden, shown
 from natsctl.telemetry.logger import get_logger

@@ -25,8 +25,7 @@ from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.objects import Metadata
-from natsctl.model.recorder import EventType
-from natsctl.model.store import Change, Stored
+from natsctl.model.store import Change, EventType, Stored
 from natsctl.slices import in_slices
 from natsctl.telemetry.logger import get_logger
 

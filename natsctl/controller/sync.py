@@ -30,8 +30,8 @@ from natsctl.core.sync import (
 from natsctl.core.workqueue import Operation, Place, Priority, Work
 from natsctl.core.writes import Writes
 from natsctl.errors import NotFoundError
-from natsctl.model.garbage import orphan_reason
-from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.model.plans import orphan_reason
+from natsctl.telemetry.exceptions import ErrorClass, classify
 from natsctl.telemetry.logger import log_context, set_log_context
 from natsctl.telemetry.tracing import SDK, records_spans, sync_span
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from natsctl.core.workqueue import MEASURES_MAX, Outcome, Synced
-from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.exceptions import ErrorClass, classify
 from natsctl.telemetry.histogram import Distribution, Histogram
 
 SYNC_BOUNDS_S = (

@@ -25,11 +25,9 @@ from natsctl.core.tape import ReadStep, RecordedError, Step
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType, Recorder, RemembersSyncs, SyncNote
-from natsctl.model.store import Stored
+from natsctl.model.store import EventType, Recorder, RemembersSyncs, Stored, SyncNote
 from natsctl.slices import retain
-from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.frames import user_traceback
+from natsctl.telemetry.exceptions import ErrorClass, classify, user_traceback
 from natsctl.telemetry.hiding import Secrets, error_text, secrets_of
 from natsctl.telemetry.logger import EventLogger, get_logger
 

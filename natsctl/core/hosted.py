@@ -20,7 +20,7 @@ from natsctl.core.status import Measures
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import UsageError
-from natsctl.model.recorder import EventType
+from natsctl.model.store import EventType
 
 
 class Hosted(ABC):

@@ -23,8 +23,7 @@ from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.pause import MARK, Pause, parse_pause, pause_in
-from natsctl.model.recorder import EventType
-from natsctl.model.store import Change, Store, Stored, Stores
+from natsctl.model.store import Change, EventType, Store, Stored, Stores
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)

@@ -13,8 +13,7 @@ from natsctl.core.host import Host
 from natsctl.core.informer import Informer
 from natsctl.core.workqueue import QueueStats
 from natsctl.errors import StoreError
-from natsctl.model.recorder import CountsEvents
-from natsctl.model.store import Sequenced
+from natsctl.model.store import CountsEvents, Sequenced
 from natsctl.telemetry.hiding import hidden
 
 

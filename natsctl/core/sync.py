@@ -39,8 +39,9 @@ from natsctl.errors import (
 from natsctl.model.manifests import Reference
 from natsctl.model.masking import secrets_in
 from natsctl.model.store import Stored
-from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.frames import (
+from natsctl.telemetry.exceptions import (
+    ErrorClass,
+    classify,
     coroutine_frames,
     explained_error,
     thread_frames,

@@ -33,7 +33,7 @@ from natsctl.core.retry import (
 from natsctl.errors import QueueShutDownError, RetryAfter, UsageError
 from natsctl.model.store import Stored
 from natsctl.slices import retain
-from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.exceptions import ErrorClass, classify
 from natsctl.telemetry.histogram import Distribution, Histogram
 
 K = TypeVar("K", bound=Hashable)

@@ -27,7 +27,7 @@ from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundE
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.service import LIMIT_S, EndpointInfo, Info
 from natsctl.jetstream.service_client import NoServiceError, ask, ask_all, services
-from natsctl.model.garbage import Kept, Orphan, Removed
+from natsctl.model.plans import Kept, Orphan, Removed
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ import msgspec
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.hosted import Hosted
 from natsctl.core.status import lags
-from natsctl.daemon.metrics import Scrape, families
+from natsctl.daemon.metrics import Family, Scrape, exposition, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.settings.address import Address, reason_of
 from natsctl.daemon.watchdog import Watchdog
@@ -30,7 +30,6 @@ from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.connection import Connection
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
-from natsctl.telemetry.metrics import Family, exposition
 
 if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import Kube

@@ -16,7 +16,7 @@ from natsctl.controller.slots import only_primary
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError
-from natsctl.telemetry.frames import explained_error
+from natsctl.telemetry.exceptions import explained_error
 
 R = TypeVar("R", bound=Controller | Guest)
 

@@ -11,8 +11,7 @@ from msgspec.structs import asdict, replace
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.history import RECORDS_MAX, SyncRecord
 from natsctl.jetstream.events import KvEvent
-from natsctl.model.garbage import GarbagePlan
-from natsctl.model.plans.plan import KeyPlan, Plan
+from natsctl.model.plans import GarbagePlan, KeyPlan, Plan
 from natsctl.telemetry.hiding import shortened
 
 NAME = "natsctl"

@@ -35,11 +35,9 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.managed import ManagedController
-from natsctl.model.garbage import GarbagePlan
 from natsctl.model.kinds import KvKind
-from natsctl.model.plans.plan import Plan
-from natsctl.model.store import Applied, Deleted, Listed, ManifestStores, Stores
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.plans import GarbagePlan, Plan
+from natsctl.model.store import Applied, Deleted, Listed, ManifestStores, Stores, WriteGuard
 from natsctl.telemetry.logger import bind_log_context
 from natsctl.watchers import InformerController
 

@@ -64,9 +64,9 @@ from natsctl.jetstream.service import Endpoint, Handler, ServiceIdentity, servin
 from natsctl.managed.links import CREATE_PENDING, AnnotationNames, CreationLink, Mark
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.garbage import GarbagePlan
 from natsctl.model.keys import check_key, check_keys
 from natsctl.model.masking import masked_manifest
+from natsctl.model.plans import GarbagePlan
 from natsctl.model.readiness import ready, reason
 from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden

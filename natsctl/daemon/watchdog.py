@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from natsctl.core.sync import current_sync, sync_in
-from natsctl.telemetry.frames import thread_frames, user_frames
-from natsctl.telemetry.logger import get_logger
-from natsctl.telemetry.repeats import Repeats
+from natsctl.telemetry.exceptions import thread_frames, user_frames
+from natsctl.telemetry.logger import Repeats, get_logger
 
 log = get_logger(__name__)
 

@@ -15,10 +15,10 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.model.discovery import Discovers
 from natsctl.model.documents import Document
 from natsctl.model.manifests import joined
 from natsctl.model.selectors import Selector
+from natsctl.model.store import Discovers
 
 Objects: TypeAlias = list[Document]
 

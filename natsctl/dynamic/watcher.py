@@ -49,12 +49,11 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.model import documents
-from natsctl.model.discovery import Cluster
 from natsctl.model.documents import Document
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.selectors import Selector
-from natsctl.model.store import Stored, Stores
+from natsctl.model.store import Cluster, Stored, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 

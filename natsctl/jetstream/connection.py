@@ -30,8 +30,7 @@ from natsctl.jetstream.requests import (
     violation,
 )
 from natsctl.telemetry.hiding import Secrets
-from natsctl.telemetry.logger import get_logger
-from natsctl.telemetry.repeats import Repeats
+from natsctl.telemetry.logger import Repeats, get_logger
 from natsctl.time_limit import happens
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")

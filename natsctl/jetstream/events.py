@@ -20,8 +20,7 @@ from natsctl.jetstream.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.requests import revision_of
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType, SyncNote
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.outbox import BURST, GATHER_S, QUIET_S, Outbox, SendingPace, sending
 

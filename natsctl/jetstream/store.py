@@ -39,6 +39,7 @@ from natsctl.jetstream.watch import VERIFY_S, KvWatch
 from natsctl.model.keys import KEY_RULE, check_key, matches
 from natsctl.model.kinds import Kind, KvKind, kv
 from natsctl.model.store import (
+    UNGUARDED,
     Applied,
     Batch,
     Deleted,
@@ -47,8 +48,8 @@ from natsctl.model.store import (
     Listing,
     Stored,
     WatchEvent,
+    WriteGuard,
 )
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.logger import get_logger
 
 PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write is sent again, see `KvStore._sent`

@@ -16,7 +16,7 @@ from natsctl.jetstream.service import error_from
 from natsctl.jetstream.store import LEASES, KvStore, LeaseStore
 from natsctl.jetstream.watch import VERIFY_S
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.write_guard import Guarded
+from natsctl.model.store import Guarded
 
 _READS = ("INFO", "NAMES", "LIST", "MSG.GET")  # of the JetStream API, after the type's name
 

@@ -47,7 +47,7 @@ from natsctl.kubernetes.watch import TIMEOUT_S, Incarnation
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.write_guard import Guarded
+from natsctl.model.store import Guarded
 from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.outbox import SendingPace

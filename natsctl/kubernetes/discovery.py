@@ -15,7 +15,7 @@ from natsctl.errors import DECODE_ERRORS, InvalidKeyError, StoreError, StoreMiss
 from natsctl.kubernetes.api_errors import KindMissingError, UnavailableError
 from natsctl.kubernetes.transport import READS, Reply, Transport, Wire
 from natsctl.model.manifests import KubeKind, split
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.store import UNGUARDED, WriteGuard
 
 T = TypeVar("T")
 

@@ -19,8 +19,7 @@ from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.api_errors import RBAC
 from natsctl.kubernetes.transport import MERGE_PATCH, Wire
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType, SyncNote
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.outbox import GATHER_S, QUIET_S, Outbox, SendingPace, sending
 

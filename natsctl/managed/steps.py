@@ -47,8 +47,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import DOMAIN
-from natsctl.model.recorder import EventType
-from natsctl.model.store import ManifestStore, Stored
+from natsctl.model.store import EventType, ManifestStore, Stored
 from natsctl.telemetry.hiding import error_text, shown
 from natsctl.telemetry.logger import EventLogger
 

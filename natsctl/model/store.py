@@ -4,21 +4,173 @@ A backend implements `Store`, and no module above this one depends on a backend.
 seam as bytes: what nobody reads is never decoded.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
+from natsctl.errors import NotStoredError
 from natsctl.model.documents import Document
-from natsctl.model.kinds import Kind
+from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.managed_fields import ManagedFields
-from natsctl.model.manifests import KubeKind
-from natsctl.model.recorder import Recorder
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.manifests import KubeKind, Reference
 
 T = TypeVar("T")
+
+
+class WriteGuard:
+    """Permits every write; subclasses forbid some.
+
+    `Stores.guarded` returns stores that check the guard before they send a write. Reads and watches
+    are always permitted.
+
+    Attributes:
+        dry_run: the server only checks each write, if it can.
+    """
+
+    dry_run = False
+
+    def check(self, kind: Kind[Any] | None) -> None:
+        """Raise a `StoreError` if a write of an object of this kind may not be sent now.
+
+        *kind* is None for a request to the JetStream API that changes something.
+        """
+
+    def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """Call *write*, which may wait before it sends something, and return its result.
+
+        Raises what `check` raises. A subclass that forbids writes after a while cancels *write*
+        instead of letting it go on after that.
+        """
+        self.check(kind)
+        return write()
+
+    def may_record(self, key: str) -> bool:  # noqa: ARG002 - every key
+        """Return whether events about this key of the controller may be recorded now."""
+        return True
+
+    def may_create(self, kind: KvKind[Any]) -> bool:  # noqa: ARG002 - every kind
+        """Return whether the bucket of this kind may be created if it doesn't exist."""
+        return True
+
+
+class DryRunGuard(WriteGuard):
+    """Stores nothing: a cluster checks each write, and a write to NATS raises `NotStoredError`."""
+
+    dry_run = True
+
+    def check(self, kind: Kind[Any] | None) -> None:
+        """See `WriteGuard.check`; raises `NotStoredError`."""
+        name = "the JetStream API" if kind is None else kind.name
+        raise NotStoredError(f"a plan writes nothing to {name}")
+
+    async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - every kind
+        """See `WriteGuard.send`; the server checks the write, and stores nothing."""
+        return await write()
+
+    def may_record(self, key: str) -> bool:  # noqa: ARG002 - no key
+        return False
+
+    def may_create(self, kind: KvKind[Any]) -> bool:  # noqa: ARG002 - no kind
+        return False
+
+
+UNGUARDED = WriteGuard()
+DRY_RUN = DryRunGuard()
+
+
+class Guarded:
+    """A system or a recorder that asks its `guard` before each write."""
+
+    guard: WriteGuard = UNGUARDED
+
+    def guarded(self, guard: WriteGuard) -> Self:
+        """Return this system with *guard* instead of its present guard; see `Stores.guarded`."""
+        guarded = copy.copy(self)
+        guarded.guard = guard
+        return guarded
+
+
+class EventType(Enum):
+    """The importance of an event, as in Kubernetes."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A sync that an event is about.
+
+    Attributes:
+        operation: the reason for the sync.
+        revision: the revision of the object; None if the object did not exist.
+        created: how many secondaries it created.
+        updated: how many secondaries it updated.
+        deleted: how many secondaries it deleted.
+        failures: the failed syncs in a row, with this one; 0 if it succeeded.
+        handler: the name of the handler, if several handlers get the key.
+    """
+
+    operation: str
+    started: datetime
+    duration_s: float
+    revision: int | None = None
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
+    failures: int = 0
+    handler: str = ""
+
+
+class Recorder(Protocol):
+    """Records events and sends them in the background; never blocks and never raises."""
+
+    def event(
+        self,
+        key: str,
+        type: EventType,  # noqa: A002 - the name in Kubernetes
+        reason: str,
+        message: str,
+        regarding: Sequence[Reference] = (),
+        *,
+        sync: SyncNote | None = None,
+    ) -> None:
+        """Record an event about the primary *key* and about its objects in a cluster.
+
+        *reason* is a short CamelCase word for programs, *message* is for people, and *regarding*
+        refers to the key's secondaries in a cluster. *sync* is the sync that the event is about.
+        """
+        ...
+
+
+@runtime_checkable
+class RemembersSyncs(Protocol):
+    """A recorder whose events can be read, also those of earlier processes."""
+
+    async def past_failures(self, key: str, handler: str = "") -> int:
+        """Return the failures in a row with the last recorded sync of the key by a handler.
+
+        Raises `StoreError` if the events can't be read.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsEvents(Protocol):
+    """A recorder that counts its events."""
+
+    def counted(self) -> Mapping[tuple[str, str], int]:
+        """Return the number of events by system and outcome.
+
+        The system is `nats` or `kubernetes`. The outcome is `sent`, `merged` into another event,
+        or `dropped`.
+        """
+        ...
+
 
 FIRST_PLANNED = 1 << 52  # above every stored revision, and exact as a JavaScript number
 
@@ -330,3 +482,38 @@ class Requester(Protocol):
         above the limit, and `StoreError` if nobody listens or the service reports an error.
         """
         ...
+
+
+class ResourceType(Protocol):
+    """A kind as a cluster serves it."""
+
+    @property
+    def plural(self) -> str:
+        """The plural in paths and permissions, such as `configmaps`."""
+        ...
+
+    @property
+    def namespaced(self) -> bool:
+        """True if every object of the kind is in a namespace."""
+        ...
+
+    @property
+    def verbs(self) -> Collection[str]:
+        """The supported verbs, such as `list` and `watch`."""
+        ...
+
+
+@runtime_checkable
+class Discovers(Protocol):
+    """A system whose kinds can be looked up."""
+
+    async def resource(self, api_version: str, kind: str) -> ResourceType:
+        """Return the resource of *kind* in *api_version*, such as `apps/v1`.
+
+        Raises `StoreMissingError` if the system has no such kind.
+        """
+        ...
+
+
+class Cluster(ManifestStores, Discovers, Protocol):
+    """A cluster whose kinds may be known only at run time."""

@@ -6,7 +6,7 @@ from natsctl.jetstream.bucket import Message
 from natsctl.model import documents
 from natsctl.model.documents import Document, annotations_of
 from natsctl.model.objects import PAUSED, STORED_VERSION, is_bookkeeping, is_reserved
-from natsctl.model.plans.differences import differences
+from natsctl.model.plans import differences
 from natsctl.operate.entries import object_in
 
 _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFields")

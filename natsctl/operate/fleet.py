@@ -38,7 +38,7 @@ from natsctl.jetstream.events import KvEvent, events_between
 from natsctl.jetstream.options import NatsOptions
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
-from natsctl.model.plans.plan import Plan
+from natsctl.model.plans import Plan
 from natsctl.operate import pauses
 from natsctl.operate.absent import (
     NO_PROCESS,

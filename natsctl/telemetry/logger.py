@@ -31,6 +31,7 @@ from natsctl.telemetry.escaping import escaped_lines
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 
 _LOGGING_OPTIONS = ("exc_info", "extra", "stack_info", "stacklevel")
+_REPEATS_MAX = 100  # messages
 _PLAIN = re.compile(r"[^\s\"=]+")
 
 _EMPTY: Mapping[str, object] = {}
@@ -129,3 +130,25 @@ def bind_sync(outer: Mapping[str, object], key: object, failures: Callable[[Any]
 def unbind_sync() -> None:
     """Remove every field but `controller`, in a task that outlives the sync that started it."""
     _context.set({name: value for name, value in log_context().items() if name == "controller"})
+
+
+class Repeats:
+    """Permits each distinct message once per `quiet_s` seconds.
+
+    Forgets all messages when it has a hundred, so that its memory is bounded.
+    """
+
+    def __init__(self, clock: Callable[[], float], quiet_s: float = 30.0) -> None:
+        self._clock = clock
+        self._quiet_s = quiet_s
+        self._logged: dict[str, float] = {}
+
+    def due(self, message: str) -> bool:
+        """Return whether *message* should be logged now."""
+        now = self._clock()
+        if now - self._logged.get(message, -self._quiet_s) < self._quiet_s:
+            return False
+        if len(self._logged) >= _REPEATS_MAX:
+            self._logged.clear()
+        self._logged[message] = now
+        return True

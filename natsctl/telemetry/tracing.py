@@ -19,7 +19,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.exceptions import ErrorClass, classify
 from natsctl.telemetry.hiding import TRACEBACK_MAX, error_text, hidden_with
 
 SDK = "opentelemetry.sdk.trace"

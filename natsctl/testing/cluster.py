@@ -8,7 +8,7 @@ from typing import Any
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.write_guard import Guarded
+from natsctl.model.store import Guarded
 from natsctl.testing.cluster_objects import ClusterObjects
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.manifest_store import MemoryManifestStore

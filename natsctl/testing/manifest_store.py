@@ -20,8 +20,16 @@ from natsctl.model import documents
 from natsctl.model.documents import Document, metadata_of
 from natsctl.model.managed_fields import FieldManager, ManagedFields, same_family
 from natsctl.model.manifests import KubeKind, joined, split
-from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.store import (
+    UNGUARDED,
+    Applied,
+    Deleted,
+    Listed,
+    Listing,
+    Stored,
+    WatchEvent,
+    WriteGuard,
+)
 from natsctl.testing.cluster_objects import MANAGER, ClusterObjects, ObjectChange, now
 from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
 from natsctl.testing.kinds import MemoryKinds

@@ -13,8 +13,17 @@ from natsctl.jetstream.bucket import stream_of
 from natsctl.jetstream.resume import NotResumedError, Proof, Seen
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
-from natsctl.model.write_guard import UNGUARDED, Guarded, WriteGuard
+from natsctl.model.store import (
+    UNGUARDED,
+    Applied,
+    Deleted,
+    Guarded,
+    Listed,
+    Listing,
+    Stored,
+    WatchEvent,
+    WriteGuard,
+)
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.jetstream import MemoryJetStream, changes_something
 from natsctl.testing.recorder import MemoryRecorder

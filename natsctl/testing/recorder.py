@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType, SyncNote
-from natsctl.model.write_guard import Guarded
+from natsctl.model.store import EventType, Guarded, SyncNote
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):

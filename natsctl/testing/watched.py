@@ -8,8 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.errors import StoreError, WatchBrokenError
 from natsctl.model.kinds import Kind
-from natsctl.model.store import WatchEvent
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.store import WatchEvent, WriteGuard
 
 ChangeT = TypeVar("ChangeT")
 KindT = TypeVar("KindT", bound=Kind[Any])

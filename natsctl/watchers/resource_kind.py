@@ -28,7 +28,7 @@ from natsctl.errors import RetryAfter, StoreError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import in_slices, retain
-from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.exceptions import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span

@@ -9,7 +9,7 @@ import pytest
 import natsctl
 from natsctl import JetStream, Kind, NotFoundError, StoreError, StoreMissingError, Stores
 from natsctl.errors import NotLeadingError
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.store import WriteGuard
 from natsctl.testing import MemoryJetStream, MemoryStores
 from tests.support.plugins.server_location import new_nats_server
 

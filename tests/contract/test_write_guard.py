@@ -12,8 +12,7 @@ from natsctl.core.coordination.installation import INSTALLATION
 from natsctl.core.coordination.term import Leadership, TermGuard
 from natsctl.errors import NotFoundError, NotLeadingError
 from natsctl.model.documents import metadata_of, parse
-from natsctl.model.store import ManifestStore, Store
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.store import ManifestStore, Store, WriteGuard
 from tests.support.stores.backends import Backend, ManifestBackend, listing, note
 
 

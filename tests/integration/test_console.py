@@ -13,7 +13,7 @@ from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.events import KvEvent, events_of
 from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
-from natsctl.model.plans.plan import PlanSummary
+from natsctl.model.plans import PlanSummary
 from natsctl.telemetry.hiding import MASK
 from tests.support.clients.console_client import ConsoleClient, console_on
 from tests.support.controllers.daemon import daemon_on

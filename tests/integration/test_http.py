@@ -10,11 +10,11 @@ import pytest
 
 from natsctl import Controller, Object, Operator, kv, primary
 from natsctl.daemon.http import CONNECTIONS_MAX, CheckVerdict, Vitals, serving
+from natsctl.daemon.metrics import Family
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection import Connection, ConnectionState
 from natsctl.jetstream.options import NatsOptions
-from natsctl.telemetry.metrics import Family
 from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 

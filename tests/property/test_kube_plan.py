@@ -25,7 +25,7 @@ from natsctl import (
 )
 from natsctl.core.plan.diff import actions_of
 from natsctl.kubernetes.cluster import Kube
-from natsctl.model.plans.plan import Action
+from natsctl.model.plans import Action
 from natsctl.model.store import Applied, Listed, ManifestStore
 from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually

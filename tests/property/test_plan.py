@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import natsctl
 from natsctl import ControllerRuntime, Kind, NotFoundError, Plan, plan
 from natsctl.core.plan.diff import actions_of
-from natsctl.model.plans.plan import Action
+from natsctl.model.plans import Action
 from natsctl.model.store import Applied, Listed, Store, Stores
 from natsctl.testing import MemoryStores, VirtualTimeLoop
 from natsctl.testing.harness import QUIET_STEPS, STEP_S

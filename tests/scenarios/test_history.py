@@ -23,7 +23,7 @@ from natsctl.core.environment import within
 from natsctl.core.hosted import Hosted
 from natsctl.core.quarantine import ClaimedKeys
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
-from natsctl.model.recorder import SyncNote
+from natsctl.model.store import SyncNote
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.quarantined_apps import die

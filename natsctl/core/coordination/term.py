@@ -26,7 +26,7 @@ from natsctl.core.informer import Informer, catch_up, read_values
 from natsctl.core.task_group import together
 from natsctl.errors import NotLeadingError
 from natsctl.model.kinds import Kind
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.store import WriteGuard
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)

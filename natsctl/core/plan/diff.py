@@ -12,8 +12,7 @@ from natsctl.model import exact_json
 from natsctl.model.documents import SERVERS_OWN, Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.plans.differences import Difference, MergeKeys, Path, differences
-from natsctl.model.plans.plan import Action
+from natsctl.model.plans import Action, Difference, MergeKeys, Path, differences
 from natsctl.telemetry.hiding import MASK, hidden
 
 _OWN_NAMES = ("owner-kind", "owner-key", "applied", "installation")

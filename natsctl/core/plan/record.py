@@ -13,7 +13,7 @@ from natsctl.core.plan.diff import actions_of, shown_values
 from natsctl.errors import PlanningError, RetryAfter
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.plans.plan import Action, KeyPlan, PlanSummary
+from natsctl.model.plans import Action, KeyPlan, PlanSummary
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger
 

@@ -18,6 +18,7 @@ from natsctl.errors import (
 from natsctl.model.kinds import Kind
 from natsctl.model.store import (
     FIRST_PLANNED,
+    UNGUARDED,
     Applied,
     Batch,
     Deleted,
@@ -27,8 +28,9 @@ from natsctl.model.store import (
     Store,
     Stored,
     WatchEvent,
+    WriteGuard,
+    planned_revision,
 )
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 MISSING = "missing"  # the incarnation of a store that does not exist
 REOPEN_S = 5.0  # between two attempts to open a store that does not exist

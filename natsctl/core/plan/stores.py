@@ -12,12 +12,21 @@ from natsctl.core.plan.manifest_store import PlanningManifestStore
 from natsctl.core.plan.record import PlanRecord, place_of
 from natsctl.core.plan.store import Overlay, PlanningStore, planned_revisions
 from natsctl.errors import StoreError, StoreMissingError
-from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
-from natsctl.model.recorder import EventType, SyncNote
-from natsctl.model.store import JetStream, ManifestStores, Requester, Store, Stores
-from natsctl.model.write_guard import DRY_RUN, Guarded
+from natsctl.model.store import (
+    DRY_RUN,
+    Discovers,
+    EventType,
+    Guarded,
+    JetStream,
+    ManifestStores,
+    Requester,
+    ResourceType,
+    Store,
+    Stores,
+    SyncNote,
+)
 
 S = TypeVar("S", bound=Stores)
 

@@ -21,7 +21,7 @@ from natsctl.core.tape import (
     Tape,
 )
 from natsctl.model.store import Stored
-from natsctl.telemetry.frames import in_natsctl
+from natsctl.telemetry.exceptions import in_natsctl
 
 BYTES_MAX = 16 * 1024 * 1024
 SYNCS_MAX = 5  # of each key that is being recorded

@@ -13,9 +13,7 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.recorder import Recorder
-from natsctl.model.store import WatchEvent
-from natsctl.model.write_guard import UNGUARDED, Guarded, WriteGuard
+from natsctl.model.store import UNGUARDED, Guarded, Recorder, WatchEvent, WriteGuard
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.jetstream import changes_something
 from natsctl.testing.kinds import MemoryResource

@@ -31,7 +31,7 @@ from natsctl.daemon.messages import (
 from natsctl.daemon.service import KEYS_MAX, ControllerEndpoints
 from natsctl.errors import InvalidKeyError, PermanentError, UsageError
 from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
-from natsctl.model.garbage import Removed
+from natsctl.model.plans import Removed
 from natsctl.testing import running
 
 APPS, PARTS = "apps", "parts"

@@ -28,7 +28,7 @@ from natsctl.daemon.plan import KEYS_MAX, LIMIT_S, Planner
 from natsctl.daemon.service import ControllerEndpoints
 from natsctl.errors import NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.connection import Connection
-from natsctl.model.plans.plan import Action, KeyPlan, PlanSummary
+from natsctl.model.plans import Action, KeyPlan, PlanSummary
 from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers

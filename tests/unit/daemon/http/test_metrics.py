@@ -9,8 +9,7 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from natsctl.daemon.metrics import Scrape, families
-from natsctl.telemetry.metrics import Family
+from natsctl.daemon.metrics import Family, Scrape, families
 
 DOCS = Path(__file__).parents[4] / "docs"
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}

@@ -26,7 +26,7 @@ from natsctl.jetstream.feed import AGAIN_S, HEDGE_S
 from natsctl.jetstream.requests import result_of
 from natsctl.jetstream.store import PAUSES_S, KvStore
 from natsctl.jetstream.watch import KvWatch
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.store import WriteGuard
 
 ELECTING_S = 9.0
 UNAVAILABLE = b"""{"error": {

@@ -1,14 +1,63 @@
-"""Finds the frames of a stack that belong to the user's own code."""
+"""Tells what an exception means: its class, and the frames of your own code that raised it."""
 
 import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
+from enum import Enum, auto
 from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
+
+from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, RetryAfter
+
+
+class ErrorClass(Enum):
+    """What follows a sync that an exception ends."""
+
+    DELAY = auto()
+    """The handler requested a delay. This is not a failure, and the backoff does not change."""
+    PERMANENT = auto()
+    """The sync failed and is not retried until the object changes."""
+    EXPECTED = auto()
+    """The sync failed, and the message explains the failure: no traceback is logged."""
+    UNEXPECTED = auto()
+    """The sync failed because of an error in the code: the traceback is logged."""
+    CANCELLED = auto()
+    """The sync was cancelled: its key returns to the queue unchanged."""
+
+    @property
+    def failed(self) -> bool:
+        return self not in {ErrorClass.DELAY, ErrorClass.CANCELLED}
+
+    @property
+    def retried(self) -> bool:
+        """True if the retry policy decides about a retry."""
+        return self in {ErrorClass.EXPECTED, ErrorClass.UNEXPECTED}
+
+
+def classify(error: BaseException) -> ErrorClass:
+    """Return the class of an exception that ends a sync.
+
+    Queue, metrics, history, events, logs and traces all ask this. An `Exception` is a failure or a
+    requested delay; any other exception cancelled the sync.
+    """
+    match error:
+        case RetryAfter():
+            return ErrorClass.DELAY
+        case PermanentError() | InvalidKeyError():
+            return ErrorClass.PERMANENT
+        case NatsctlError():
+            return ErrorClass.EXPECTED
+        case TimeoutError() if error.args:  # without a message it explains nothing
+            return ErrorClass.EXPECTED
+        case Exception():
+            return ErrorClass.UNEXPECTED
+        case _:
+            return ErrorClass.CANCELLED
+
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _NATSCTL = f"{Path(__file__).parents[1]}/"
@@ -24,14 +73,13 @@ def user_frames(frames: Frames) -> traceback.StackSummary:
     That's code in files outside of Python, natsctl and installed packages. If there's none,
     installed packages count, because your controller may be one.
     """
-    return user_frames_of(traceback.StackSummary.extract(iter(frames)))
+    return _users(traceback.StackSummary.extract(iter(frames)))
 
 
-def user_frames_of(stack: traceback.StackSummary) -> traceback.StackSummary:
-    """Return the frames of a stack that belong to the user's own code, see `user_frames`."""
+def _users(stack: traceback.StackSummary) -> traceback.StackSummary:
     files = [frame.filename for frame in stack]
     called = stack[files.index(_PROGRAM) + 1 :] if _PROGRAM in files else stack
-    program_frames = [frame for frame in called if not _is_python_or_natsctl(frame.filename)]
+    program_frames = [frame for frame in called if not _is_tool(frame.filename)]
     users = [frame for frame in program_frames if not _INSTALLED.search(frame.filename)]
     return traceback.StackSummary.from_list(users or program_frames)
 
@@ -43,11 +91,12 @@ def _python() -> tuple[str, ...]:
 
 
 def in_natsctl(file_name: str) -> bool:
-    """Return whether a file belongs to natsctl."""
+    """Return whether natsctl has this file."""
     return file_name.startswith(_NATSCTL)
 
 
-def _is_python_or_natsctl(file_name: str) -> bool:
+def _is_tool(file_name: str) -> bool:
+    """Return whether a file belongs to Python or natsctl."""
     in_python = file_name.startswith(_python()) and not _INSTALLED.search(file_name)
     return in_python or file_name.startswith("<frozen ") or in_natsctl(file_name)
 
@@ -89,5 +138,5 @@ def explained_error(error: BaseException) -> str:
     """Return an exception in one line, followed by the user's own frames that raised it."""
     exception = traceback.TracebackException.from_exception(error)
     *lines, last = exception.format_exception_only()
-    frames = "".join([*user_frames_of(exception.stack).format(), *lines]).rstrip()
+    frames = "".join([*_users(exception.stack).format(), *lines]).rstrip()
     return f"{last.rstrip()}\n{frames}".rstrip()

@@ -1,1 +1,0 @@
-"""Plans: what syncs would change, field by field."""
