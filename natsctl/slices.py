@@ -24,7 +24,7 @@ ITEMS_MAX = 500  # of one slice, so that other tasks run also if no time passes
 class Slices:
     """The slices of one task.
 
-    Call `is_over` after each item of the work, and `pause` if it is true:
+    Call `is_over` after each item of the work, and `pause` if it's true:
 
         slices = Slices()
         for item in items:
@@ -95,7 +95,7 @@ async def in_slices(items: Iterable[T], work: Callable[[T], object]) -> None:
 async def retain(
     keys: Iterable[T], wanted: Callable[[T], bool], drop: Callable[[T], object]
 ) -> None:
-    """Call *drop* for each of the present *keys* that is not *wanted*, in slices."""
+    """Call *drop* for each of the present *keys* that isn't *wanted*, in slices."""
     await in_slices(tuple(keys), lambda key: wanted(key) or drop(key))
 
 

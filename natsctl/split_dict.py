@@ -78,7 +78,7 @@ class SplitDict(Mapping[str, V]):
         return parts[hash(key) % len(parts)].get(key, default)
 
     def pop(self, key: str) -> V | None:
-        """Remove *key*, and return its value; None if it is not present."""
+        """Remove *key*, and return its value; None if it isn't present."""
         parts = self.parts
         part = parts[hash(key) % len(parts)]
         size = len(part)

@@ -13,7 +13,7 @@ async def start_process(*words: str, **options: Any) -> asyncio.subprocess.Proce
     """Start a program, with the options of `asyncio.create_subprocess_exec`.
 
     A call that is cancelled kills the program and its children. (asyncio alone may wait forever for
-    the end of a program whose start is cancelled.) Raises `OSError` if the program cannot be run.
+    the end of a program whose start is cancelled.) Raises `OSError` if the program can't be run.
     """
     create = asyncio.create_subprocess_exec(*words, start_new_session=True, **options)
     starting = asyncio.create_task(create)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-IGNORED_S = 5.0  # work that does not end in this time after its cancellation ignores it
+IGNORED_S = 5.0  # work that doesn't end in this time after its cancellation ignores it
 
 Task = asyncio.Task[Any]
 
 
 async def happens(event: asyncio.Event, *, within_s: float) -> bool:
-    """Wait until the event is set, for *within_s* seconds at most; return whether it is set."""
+    """Wait until the event is set, for *within_s* seconds at most; return whether it's set."""
     try:
         async with asyncio.timeout(within_s):
             return await event.wait()
@@ -27,7 +27,7 @@ class TimeLimit:
     one timer, since a timer for each task costs more than a short sync. The limit is the same for
     all tasks, so their deadlines are in the order of their starts. A task is in one block of a
     limit at a time, and all tasks belong to the event loop of the first block. A task that
-    something else cancels in its block is not cancelled again.
+    something else cancels in its block isn't cancelled again.
 
     *on_ignored* is called with a task that is still in its block `IGNORED_S` seconds after the
     limit cancelled it.
@@ -47,7 +47,7 @@ class TimeLimit:
         self._cut: dict[Task, float] = {}  # the deadlines of the tasks that were cancelled
         self._earlier: dict[Task, int] = {}  # cancellations of a task before its block, if any
         self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # kept, because asking for it is slow
+        self._loop: asyncio.AbstractEventLoop | None = None  # kept, because asking for it's slow
 
     def __enter__(self) -> None:
         loop = self._loop

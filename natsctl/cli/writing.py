@@ -69,6 +69,7 @@ from natsctl.model.objects import Object
 from natsctl.model.plans import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
 from natsctl.model.selectors import In
+from natsctl.model.selectors import Selector
 from natsctl.model.store import DRY_RUN, Store, Stored
 from natsctl.operate.buckets import Selection, existing_bucket, published_schemas
 from natsctl.operate.entries import object_in

@@ -76,7 +76,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         count: the number of orphans that the user typed.
         text: the edited object.
         revision: the revision of the draft, or the one to restore.
-        sure: whether the change is stored; otherwise it is only shown.
+        sure: whether the change is stored; otherwise it's only shown.
     """
 
     controller: str = ""

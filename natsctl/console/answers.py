@@ -43,7 +43,7 @@ def encoded(answer: object) -> bytes:
     """Return an answer as JSON.
 
     Every text shows the characters that are invisible or reorder a line as escapes, because the
-    content of a bucket is not trusted.
+    content of a bucket isn't trusted.
     """
     return msgspec.json.encode(_visible(msgspec.to_builtins(answer)))
 
@@ -69,7 +69,7 @@ class ShownValue(msgspec.Struct, frozen=True, kw_only=True):
     """A stored value for people.
 
     Attributes:
-        text: the value without secrets: indented JSON, or plain text; empty if it is binary.
+        text: the value without secrets: indented JSON, or plain text; empty if it's binary.
         kind: `json`, `text` or `binary`.
         omitted: the number of characters that the text lacks.
         created: the time at which it was stored (RFC 3339).

@@ -97,7 +97,7 @@ PORT = 8222
 ANSWER_S = 25.0  # the deadline of an answer
 CONNECTIONS_MAX = 128  # four per open page, of which there are `FEEDS_MAX`
 IDLE_S = 30.0  # the deadline of a connection without a request
-PATIENCE_S = 1.0  # a connection that is idle for less does not make room for another one
+PATIENCE_S = 1.0  # a connection that is idle for less doesn't make room for another one
 STOP_S = 0.5  # for answers under way when the console stops
 SIGNED_OUT = (
     "This page needs the URL that natsctl console printed when it started, with its token. "
@@ -175,8 +175,8 @@ async def serving(
     """Serve the console while the context lasts; yields its URL with the token.
 
     The token is in the fragment, which a browser sends to nobody; the page reads it. Without a
-    *port*, it is `PORT` if that is free, or any other. Raises `UsageError` if the process
-    cannot listen on the address.
+    *port*, it's `PORT` if that is free, or any other. Raises `UsageError` if the process
+    can't listen on the address.
     """
 
     async def respond(request: web.BaseRequest) -> web.StreamResponse:

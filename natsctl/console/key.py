@@ -62,14 +62,14 @@ class ObjectDraft(Answer, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What a change would change, and why it is refused; it is stored if nothing is."""
+    """What a change would change, and why it's refused; it's stored if nothing is."""
 
     differences: list[Difference]
     faults: list[str]
 
 
 class NextValue(msgspec.Struct, frozen=True):
-    """The next value of an object; *before* is None if the object does not exist now."""
+    """The next value of an object; *before* is None if the object doesn't exist now."""
 
     store: BucketStore
     key: str
@@ -94,7 +94,7 @@ class NextValue(msgspec.Struct, frozen=True):
 
 
 async def draft(connection: Connection, bucket: str, key: str) -> ObjectDraft:
-    """Return an object to edit; raises `UsageError` if it is no JSON object of natsctl's form."""
+    """Return an object to edit; raises `UsageError` if it's no JSON object of natsctl's form."""
     message = await Bucket(connection, bucket).last(key)
     document = _document(message)
     shown = _compact(masked_document(desired(document)))
@@ -129,7 +129,7 @@ async def edited(connection: Connection, name: Name, text: str, revision: int) -
 async def restored(connection: Connection, name: Name, revision: int) -> NextValue:
     """Return the change that restores an earlier revision: spec, labels and annotations.
 
-    Raises `NotFoundError` if the revision is not kept, and `UsageError` if it is a deletion or has
+    Raises `NotFoundError` if the revision isn't kept, and `UsageError` if it's a deletion or has
     the present state.
     """
     store = BucketStore(Bucket(connection, name.bucket))
@@ -319,7 +319,7 @@ class KeyViews:
     async def _without_daemon(
         self, controller: str, key: str, bucket: str, error: NatsctlError
     ) -> KeyView:
-        """Return what NATS has of the key; raises *error* if the controller does not exist."""
+        """Return what NATS has of the key; raises *error* if the controller doesn't exist."""
         sources = (await known_controllers(self._connection)).get(controller)
         if sources is None:
             raise error
@@ -359,7 +359,7 @@ class KeyViews:
     ) -> Comparison:
         """Return how two revisions differ: by default the newest, and the one before the other.
 
-        Raises `NotFoundError` if the bucket does not have a revision any more.
+        Raises `NotFoundError` if the bucket doesn't have a revision any more.
         """
         object_bucket = await self._keys.bucket_of(controller, bucket) if controller else bucket
         store = BucketStore(Bucket(self._connection, object_bucket))

@@ -21,7 +21,7 @@ from natsctl.model.schemas.field_paths import Columns
 from natsctl.operate.background import retrieved
 from natsctl.operate.buckets import declared_columns, published_schemas
 from natsctl.operate.entries import cells_of, headings_of
-from natsctl.operate.problems import OldDaemonError
+from natsctl.operate.problems import OldDaemonError, problem_of
 from natsctl.operate.statuses import ControllerStatuses
 from natsctl.slices import Slices, in_order
 from natsctl.telemetry.hiding import abbreviated
@@ -83,8 +83,8 @@ class KeyTable(Answer, frozen=True, kw_only=True):
         next: the offset of the next page; None on the last one.
         total: the number of matching keys, with deleted ones that left a marker.
         states: the number of keys in each state, as daemons count them.
-        note: why the table is not the whole truth; empty if it is.
-        off: why an action is not possible: `resync`, `pause` of keys, or `whole`, the pause of the
+        note: why the table isn't the whole truth; empty if it is.
+        off: why an action isn't possible: `resync`, `pause` of keys, or `whole`, the pause of the
             controller.
     """
 
@@ -156,8 +156,8 @@ class Keys:
     async def of_controller(self, name: str, query: Query, bucket: str = "") -> KeyTable:
         """Return primaries of a controller, of one *bucket* if it has several.
 
-        Raises `NotFoundError` if the controller does not exist, and `OldDaemonError` if its daemons
-        do not report where its primaries are.
+        Raises `NotFoundError` if the controller doesn't exist, and `OldDaemonError` if its daemons
+        don't report where its primaries are.
         """
         report = await self._overview.report(name)
         source = await self._source_of(report, bucket)
@@ -223,7 +223,7 @@ class Keys:
         )
 
     async def _published(self, controller: str) -> list[PrimarySource]:
-        """Return where primaries are by the published schemas, if daemons do not report it."""
+        """Return where primaries are by the published schemas, if daemons don't report it."""
         try:
             schemas = await published_schemas(self._connection)
         except StoreError:
@@ -239,8 +239,8 @@ class Keys:
     ) -> KeyTable:
         """Return a page of the names of a bucket.
 
-        More than `AT_ONCE_MAX` names are read in the background, because a first page must not wait
-        for them: until they are there, you get the keys that changed last.
+        More than `AT_ONCE_MAX` names are read in the background, because a first page mustn't wait
+        for them: until they're there, you get the keys that changed last.
         """
         parent = query.prefix.rpartition(".")[0]
         if pattern == ">" and (place, pattern) not in self._names and legal(parent):
@@ -250,17 +250,26 @@ class Keys:
         self._names[place, pattern] = known  # at the end
         while len(self._names) > NAMES_MAX:
             await self._names.popitem(last=False)[1].close()
+        is_first, failure = not (query.prefix or query.offset), ""
         if known.reading is not None and known.reading.done():
-            await known.ended()
+            try:
+                await known.ended()
+            except StoreError as error:
+                if not (is_first and known.are_many):
+                    raise
+                failure = f"the names could not be read: {problem_of(error).message}"
         if known.reading is None and asyncio.get_running_loop().time() >= known.rest_until:
             known.state = await known.bucket.state()
-        if known.keys is None and known.are_many and not (query.prefix or query.offset):
-            return await self._latest(known, query, states)
-        if known.revision != known.state.last_seq:
-            known.begin()
-        if known.keys is None or not known.are_many:
-            await known.ended()
-        return await self._page(place, _beginning(known.keys or (), query.prefix), query, states)
+        if known.keys is None and known.are_many and is_first:
+            table = await self._latest(known, query, states)
+        else:
+            if known.revision != known.state.last_seq:
+                known.begin()
+            if known.keys is None or not known.are_many:
+                await known.ended()
+            keys = _beginning(known.keys or (), query.prefix)
+            table = await self._page(place, keys, query, states)
+        return msgspec.structs.replace(table, note="; ".join(filter(None, (table.note, failure))))
 
     async def _latest(
         self, known: _Names, query: Query, states: Mapping[str, tuple[str, str]]

@@ -28,7 +28,7 @@ BUCKETS_MAX = 500
 READS = 16  # buckets that are read at the same time
 
 State = Literal["quarantined", "invalid", "failing", "paused"]
-"""The state of a key that is not simply synced; the most urgent one comes first."""
+"""The state of a key that isn't simply synced; the most urgent one comes first."""
 
 _VARYING = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\b0x[0-9a-f]+\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b|\d+(?:[.:]\d+)*"
@@ -41,7 +41,7 @@ class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         message: the reason, without what varies between keys.
         keys: the first of the keys.
-        since: the time of the oldest of the failures (RFC 3339); empty if it is not known.
+        since: the time of the oldest of the failures (RFC 3339); empty if it isn't known.
     """
 
     controller: str
@@ -55,7 +55,7 @@ class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
 class Home(Answer, frozen=True, kw_only=True):
     """A row per controller, those that need somebody by name, and the causes of their troubles.
 
-    `more` counts the keys in trouble that daemons do not name.
+    `more` counts the keys in trouble that daemons don't name.
     """
 
     controllers: list[StatusRow]
@@ -68,7 +68,7 @@ class Home(Answer, frozen=True, kw_only=True):
 class BucketRow(msgspec.Struct, frozen=True, kw_only=True):
     """One bucket: its keys with deleted ones, its bytes, and the controllers of its primaries.
 
-    The numbers are None if the bucket cannot be read; `error` has the reason.
+    The numbers are None if the bucket can't be read; `error` has the reason.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Overview:
         return await asyncio.shield(self._reading)
 
     async def report(self, name: str) -> ControllerStatuses:
-        """Return the reports about one controller; raises `NotFoundError` if it does not exist."""
+        """Return the reports about one controller; raises `NotFoundError` if it doesn't exist."""
         reports = await self.reports()
         for report in reports:
             if report.row.name == name:
@@ -120,7 +120,7 @@ class Overview:
     async def _reports(self) -> Sequence[ControllerStatuses]:
         """Return the reports about each controller; those that no daemon runs come first.
 
-        Raises `NatsctlError` without a connection: what is unknown must not look empty.
+        Raises `NatsctlError` without a connection: what is unknown mustn't look empty.
         """
         state = self._connection.state()
         if not state.connected:

@@ -160,7 +160,7 @@ class Daemons:
     async def plan_keys(self, controller: str, keys: Sequence[str]) -> KeyPlans:
         """Return what the controller would do for these keys, as one of the daemons plans it.
 
-        Raises the daemon's `UsageError` for a controller that it cannot plan.
+        Raises the daemon's `UsageError` for a controller that it can't plan.
         """
         return await self._ask_one(Verb.PLAN, controller, " ".join(keys).encode(), KeyPlans)
 

@@ -61,7 +61,7 @@ async def while_it_runs(server: "EmbeddedServer", work: Coroutine[None, None, No
 
 
 def private_options(options: NatsOptions, *servers: str) -> NatsOptions:
-    """Return options for a private server: the timeouts stay, the other options do not apply."""
+    """Return options for a private server: the timeouts stay, the other options don't apply."""
     return NatsOptions(
         servers=servers,
         connect_timeout_s=options.connect_timeout_s,
@@ -79,7 +79,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-STOP_S = 30.0  # how long the program may take to stop before it is killed
+STOP_S = 30.0  # how long the program may take to stop before it's killed
 SHOWN_MAX = 3  # changed files in a log line
 
 

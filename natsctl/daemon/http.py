@@ -34,7 +34,7 @@ from natsctl.telemetry.logger import get_logger
 if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import Kube
 
-DEAD_S = 60.0  # a process whose event loop is blocked for longer is not live
+DEAD_S = 60.0  # a process whose event loop is blocked for longer isn't live
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class CheckVerdict(msgspec.Struct, frozen=True):
 
 
 class Vitals:
-    """Reports for a process, also before it is connected and while it stops.
+    """Reports for a process, also before it's connected and while it stops.
 
     `watchdog` watches the event loop of the process.
     """
@@ -88,7 +88,7 @@ class Vitals:
         self._stopping = False
 
     def stop(self) -> None:
-        """Report from now on that the process is not ready, because it is stopping."""
+        """Report from now on that the process isn't ready, because it's stopping."""
         self._stopping = True
 
     @contextmanager
@@ -126,8 +126,8 @@ class Vitals:
     def ready(self) -> CheckVerdict:
         """Return whether the process works, or can work at once if it becomes the leader.
 
-        A process is ready if it is connected, every cache is synced and has a watch, and its leases
-        and member records are known. A process that is stopping is not ready.
+        A process is ready if it's connected, every cache is synced and has a watch, and its leases
+        and member records are known. A process that is stopping isn't ready.
         """
         checks = [Check("shutdown", "stopping")] if self._stopping else []
         if self._connection is None:
@@ -164,7 +164,7 @@ class Vitals:
     async def metrics(self) -> list[Family]:
         """Return all metrics.
 
-        Waits at most a second for stores that do not report their newest revision.
+        Waits at most a second for stores that don't report their newest revision.
         """
         runtimes, connection, cluster = self._runtimes, self._connection, self._cluster
         measured = {runtime.name: runtime for runtime in runtimes if isinstance(runtime, Hosted)}
@@ -185,7 +185,7 @@ class Vitals:
         return families(scrape)
 
     def metrics_without_loop(self) -> list[Family]:
-        """Return what any thread knows: the stalls. What is not known is left out."""
+        """Return what any thread knows: the stalls. What isn't known is left out."""
         return families(Scrape(stalls=self.watchdog.stalls, version=version("natsctl")))
 
 
@@ -195,7 +195,7 @@ log = get_logger(__name__)
 
 CONNECTIONS_MAX = 64
 CONNECTION_S = 10.0  # the deadline of a connection
-PATIENCE_S = 1.0  # a younger connection does not make room for another one
+PATIENCE_S = 1.0  # a younger connection doesn't make room for another one
 ANSWER_S = 5.0  # how long the event loop may take for an answer
 LOOK_S = 0.1  # the interval at which a stall or a late connection is noticed
 PAUSE_FACTOR = 9.0  # the pause after a page of metrics, relative to the time it took
@@ -218,7 +218,7 @@ def serving(
     seconds at the latest. If there are `CONNECTIONS_MAX` connections, a new one replaces the oldest
     one, or is closed if none is older than *patience_s* seconds.
 
-    Raises `UsageError` if the process cannot listen on the address.
+    Raises `UsageError` if the process can't listen on the address.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -240,7 +240,7 @@ def serving(
 
 
 class _Answers:
-    """What the threads answer: asked of the event loop, or known without it while it is blocked."""
+    """What the threads answer: asked of the event loop, or known without it while it's blocked."""
 
     def __init__(self, vitals: Vitals, loop: asyncio.AbstractEventLoop) -> None:
         self._vitals = vitals
@@ -265,7 +265,7 @@ class _Answers:
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, which depends on *accept*.
 
-        One page is made at a time, with a pause after each, so that scrapes do not slow down syncs.
+        One page is made at a time, with a pause after each, so that scrapes don't slow down syncs.
         A page shows the state after its request arrived; requests that wait share a page.
         """
         arrived = time.monotonic()
@@ -283,7 +283,7 @@ class _Answers:
             return self._pages[accept]
 
     def _of_loop(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Return what the event loop answers; None if it is blocked."""
+        """Return what the event loop answers; None if it's blocked."""
         future = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline and self._vitals.watchdog.stall is None:
@@ -345,7 +345,7 @@ class _Server(ThreadingHTTPServer):
         return len(old[:count])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that disconnects or sends nonsense is not the operator's task."""
+        """Say nothing: a client that disconnects or sends nonsense isn't the operator's task."""
 
 
 class _Request(BaseHTTPRequestHandler):

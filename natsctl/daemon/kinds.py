@@ -42,7 +42,7 @@ class UsedKind(msgspec.Struct, frozen=True):
         kind: the kind.
         role: the role of its objects; a watcher's are tertiary.
         written: whether the controller writes the objects, at least their finalizers.
-        slot: the name of the slot; empty for a kind that is not declared as a slot.
+        slot: the name of the slot; empty for a kind that isn't declared as a slot.
         recreated: whether objects are created again to change immutable fields.
     """
 
@@ -110,7 +110,7 @@ async def cluster_for(
     """Connect to the cluster that the controllers need, while the context lasts.
 
     Yields None if no controller has a kind in Kubernetes. With *wait*, it waits for a cluster that
-    does not answer.
+    doesn't answer.
 
     Raises `UsageError`, with the name of a kind, if a cluster is needed and *options* is None, and
     the errors of `connect_kube`.
@@ -135,7 +135,7 @@ async def clusters_of(
 ) -> dict[str, str]:
     """Return the identity of the cluster by the name of each controller that needs the cluster.
 
-    With *wait*, it waits for a cluster that does not answer, and returns nothing, after a warning,
+    With *wait*, it waits for a cluster that doesn't answer, and returns nothing, after a warning,
     if the user may not read the identity. Raises `StoreError`.
     """
     names = [controller.name for controller in controllers if any(_uses_of_cluster(controller))]

@@ -29,7 +29,7 @@ _OPTIONAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def load(path: str) -> type[Controller]:
     """Return the controller class at *path*, such as `controllers.greetings:Greetings`.
 
-    Raises `UsageError` if the path has another form, if the module does not exist or cannot be
+    Raises `UsageError` if the path has another form, if the module doesn't exist or can't be
     imported, and if it has no such controller. The message names the wrong part of the path and a
     similar name; for an import that fails it has the module's own traceback.
     """
@@ -132,7 +132,7 @@ def _loaded(path: str, loadable: Loadable) -> tuple[ModuleType, object]:
 
 
 def _described(value: object, module: ModuleType, loadable: Loadable | None = None) -> str:
-    """Describe an object that is not a controller, and list the module's controllers."""
+    """Describe an object that isn't a controller, and list the module's controllers."""
     described = "another class" if isinstance(value, type) else f"a {type(value).__name__}"
     names = _names(module, loadable or _is_controller)
     return f"{described}; the controllers there are {', '.join(names)}" if names else described
@@ -159,7 +159,7 @@ def _is_runnable(value: object) -> bool:
 
 
 def _names(module: ModuleType, loadable: Loadable) -> list[str]:
-    """Return the names of the loadable objects that the module does not import from natsctl."""
+    """Return the names of the loadable objects that the module doesn't import from natsctl."""
     return [
         name
         for name, value in vars(module).items()

@@ -131,7 +131,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
 
 
 def _line_kind(record: logging.LogRecord) -> Hashable:
-    """Return a value that is equal for lines of the same kind; None if the line is not folded."""
+    """Return a value that is equal for lines of the same kind; None if the line isn't folded."""
     if not isinstance(record.msg, LogEvent) or record.levelno < logging.WARNING:
         return None
     fields = {**log_context(), **record.msg.fields}

@@ -71,7 +71,7 @@ INTERVALS = 60
 class Activity(msgspec.Struct, frozen=True):
     """The syncs and failed syncs of each interval, the oldest first.
 
-    The last interval is not over yet. There are fewer than `INTERVALS` if the daemon started less
+    The last interval isn't over yet. There are fewer than `INTERVALS` if the daemon started less
     than 15 minutes ago.
     """
 
@@ -110,19 +110,19 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     A daemon reports further states: `standby` while another daemon leads, `joining` while it has no
     keys of a sharded controller yet, and `stopping`. Commands add `down` for a controller that no
     daemon runs, and `no answer`. The lists of invalid, failing, paused and contested keys may be
-    cut; their counts are not.
+    cut; their counts aren't.
 
     Attributes:
         failing_count: the number of keys whose last sync failed.
-        members: the daemons that share the keys; empty if the controller is not sharded.
+        members: the daemons that share the keys; empty if the controller isn't sharded.
         mode: `alone`, `leader`, `standby`, `shard 2 of 4, 64 shares` with how many it gives up and
             since when, `shard` while it joins, or `dry-run`; empty if the daemon has version 0.1.
         shares: how many of the shares of the keys the daemon has.
         draining: how many of them it gives up when their syncs have ended.
         draining_s: since when it gives up shares, in seconds.
         cluster: the identity of the controller's Kubernetes cluster; empty if it has none, or if it
-            is not known.
-        trouble: why the daemon does not take part in the election or in the sharding; empty if it
+            isn't known.
+        trouble: why the daemon doesn't take part in the election or in the sharding; empty if it
             does.
         activity: the syncs of the last 15 minutes; None from an older daemon.
     """
@@ -189,8 +189,8 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     Attributes:
         owned_more: the number of owned objects that `owned` leaves out.
         events: the recorded events about the key, oldest first.
-        events_error: why the events could not be read; empty if they could.
-        member: the daemon that syncs the key if the controller is sharded; empty if it is not, or
+        events_error: why the events couldn't be read; empty if they could.
+        member: the daemon that syncs the key if the controller is sharded; empty if it isn't, or
             if no daemon is known to sync the key.
         here: whether the answering daemon syncs the key.
         share: the share of the key if the controller is sharded.
@@ -245,9 +245,9 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
         queued: the number of keys that the daemon enqueued.
         unknown: keys of which the daemon knows no object.
         elsewhere: keys that another daemon syncs.
-        invalid: the reason, by key, for some of the invalid primaries, which are not synced.
+        invalid: the reason, by key, for some of the invalid primaries, which aren't synced.
         invalid_count: the number of all of them among the requested keys.
-        paused: the pause, by key, of some of the paused keys, which are not synced.
+        paused: the pause, by key, of some of the paused keys, which aren't synced.
         paused_count: the number of all of them among the requested keys.
     """
 
@@ -292,7 +292,7 @@ class RecordingPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
-    """A plan of garbage collection, with the controller that it is for."""
+    """A plan of garbage collection, with the controller that it's for."""
 
     controller: str
 
@@ -327,7 +327,7 @@ class KeyPlans(Plan, frozen=True, kw_only=True):
 def fitting(limit: int, count: int, answer: Callable[[int], msgspec.Struct]) -> bytes:
     """Return an answer as JSON of at most *limit* bytes.
 
-    *answer* returns the answer with at most the given number of entries in each list. It is called
+    *answer* returns the answer with at most the given number of entries in each list. It's called
     with *count*, and with half of the last number until the JSON fits or the lists are empty.
     """
     encoded = msgspec.json.encode(answer(count))

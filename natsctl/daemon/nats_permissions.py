@@ -19,7 +19,7 @@ from natsctl.model.kinds import KvKind
 from natsctl.model.schemas.kind_schema import SCHEMAS
 
 Part = tuple[str, Sequence[str]]
-"""A comment, and the subjects that it is about."""
+"""A comment, and the subjects that it's about."""
 
 READ = ("STREAM.INFO.{}", "STREAM.MSG.GET.{}", "CONSUMER.CREATE.{}.>", "CONSUMER.DELETE.{}.*")
 """The requests of somebody who reads and watches a stream."""

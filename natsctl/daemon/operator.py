@@ -82,8 +82,8 @@ class Operator:
         on_stop: called when the operator begins to stop the controllers.
         dry_run: plan continuously, and write nothing; see `PlanRecord`.
 
-    Raises `UsageError` if two controllers have the same name, if a name cannot be part of a
-    subject, if a system that a kind needs is not given, and if a controller cannot be sharded.
+    Raises `UsageError` if two controllers have the same name, if a name can't be part of a
+    subject, if a system that a kind needs isn't given, and if a controller can't be sharded.
 
     Seed: grafana-app-sdk operator v0.9.10, `Operator`.
     """

@@ -71,8 +71,8 @@ def counted(mode: str, alone: int) -> str:
 
 log = get_logger(__name__)
 
-EVERY_S = 60.0  # times the number of daemons, so that the traffic does not grow with it
-SOON_S = 0.5  # until the next attempt while this daemon's own service does not answer
+EVERY_S = 60.0  # times the number of daemons, so that the traffic doesn't grow with it
+SOON_S = 0.5  # until the next attempt while this daemon's own service doesn't answer
 ANSWER_S = 2.0
 PEERS_MAX = 100
 SHOWN_MAX = 5

@@ -68,7 +68,7 @@ async def inspecting(
 
     *owner_names* are the labels that link secondaries to primaries. Garbage collection plans have
     no grace period, because a person reads a plan before applying it. Raises `StoreMissingError` if
-    a bucket or a kind of the cluster does not exist, and the error of a table that does not sync.
+    a bucket or a kind of the cluster doesn't exist, and the error of a table that doesn't sync.
     """
     controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
     existing = nats.guarded(_NoNewBuckets())
@@ -133,7 +133,7 @@ Progress = Callable[[int, int], None]
 class MadePlan(msgspec.Struct, frozen=True):
     """A plan, and the objects that it changes before and after the change.
 
-    `without_bucket` has the buckets of primaries that do not exist.
+    `without_bucket` has the buckets of primaries that don't exist.
     """
 
     plan: Plan
@@ -163,8 +163,8 @@ async def plan(
         owner_names: the labels that link secondaries to primaries.
         progress: called while the plan is made.
 
-    Raises `UsageError` if the controller cannot run or cannot be planned, and the error of a store
-    that cannot be read.
+    Raises `UsageError` if the controller can't run or can't be planned, and the error of a store
+    that can't be read.
     """
     stores = planned(nats=nats, kube=kube, key_of=current_key)
     made_plan = await make_plan(
@@ -252,7 +252,7 @@ class _Run:
         await self._started()
         if isinstance(runtime, ControllerRuntime):
             for key in keys:
-                runtime.resync(key)  # also a key that does not exist
+                runtime.resync(key)  # also a key that doesn't exist
         await self._settled()
         garbage = GarbagePlan(())
         if isinstance(runtime, ControllerRuntime):
@@ -362,7 +362,7 @@ class Planner:
     async def plan(self, runtime: Hosted, keys: Sequence[str]) -> Plan:
         """Return what the controller would do now for these keys.
 
-        Raises `UsageError` for no keys or too many, for a controller whose class does not make it
+        Raises `UsageError` for no keys or too many, for a controller whose class doesn't make it
         again, and for one with too many objects. Raises `NatsctlError` if another plan is being
         made, and if the plan takes longer than `LIMIT_S`.
         """

@@ -1,6 +1,6 @@
 """Computes the Kubernetes permissions that controllers need, from their slots and kinds.
 
-Secondaries are applied and deleted, never replaced, and their status is not written. Other objects
+Secondaries are applied and deleted, never replaced, and their status isn't written. Other objects
 are only read, except for those that a watcher or a managed controller holds by a finalizer. Events
 about a secondary are created in its namespace.
 """
@@ -23,7 +23,7 @@ from natsctl.model.manifests import KubeKind, Manifest
 if TYPE_CHECKING:
     from natsctl.kubernetes.discovery import Discovery
 
-TIMEOUT_S = 5.0  # of a cluster that does not answer
+TIMEOUT_S = 5.0  # of a cluster that doesn't answer
 
 Names = dict[tuple[str, str], ResourceName]  # by API version and kind
 
@@ -32,8 +32,8 @@ async def names_of(kinds: Iterable[KubeKind[Any]], options: KubeOptions | None) 
     """Return the plural name and the scope of each kind.
 
     The names of built-in kinds are known. The cluster is asked for the others, unless *options* is
-    None. A name is guessed if the cluster does not have the kind or does not answer. Raises
-    `UsageError` if *options* name a cluster that does not exist.
+    None. A name is guessed if the cluster doesn't have the kind or doesn't answer. Raises
+    `UsageError` if *options* name a cluster that doesn't exist.
     """
     unique = {(kind.api_version, kind.kind) for kind in kinds}
     names = {kind: name for kind in unique if (name := well_known(*kind)) is not None}
@@ -178,7 +178,7 @@ def manifests(roles: Sequence[Role], name: str, account: ServiceAccount | None) 
 
 
 def _needed(granted: Granted, everywhere: Granted) -> Granted:
-    """Return the grants that are not implied by others, of the cluster or of all names."""
+    """Return the grants that aren't implied by others, of the cluster or of all names."""
     missing: Granted = {}
     for resource, verbs in granted.items():
         unnamed = GroupResource(resource.group, resource.plural)

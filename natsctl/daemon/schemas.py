@@ -56,7 +56,7 @@ async def publishing(
 ) -> AsyncIterator[None]:
     """Publish the schemas of the controllers' kinds once, while the context lasts.
 
-    A failure never ends the context: without permission it is logged, and other failures are
+    A failure never ends the context: without permission it's logged, and other failures are
     retried.
     """
     task = asyncio.create_task(_publish(stores, schemas_of(controllers)), name="schemas")
@@ -71,7 +71,7 @@ async def publishing(
 async def publish(store: Store, schema: KindSchema) -> bool:
     """Store the schema unless a newer one is published; return whether it was written.
 
-    *store* is the store of `SCHEMAS`. A stored schema that cannot be read is replaced.
+    *store* is the store of `SCHEMAS`. A stored schema that can't be read is replaced.
     """
 
     def change(current: Stored | None) -> bytes:

@@ -87,7 +87,7 @@ _LINKS = ("external-name", CREATE_PENDING)
 def externals(document: Document) -> Iterator[Branch]:
     """Return the external resources that a managed object's annotations name, in any domain.
 
-    A resource is `Unknown` if its creation began and no result was recorded. Otherwise it is as
+    A resource is `Unknown` if its creation began and no result was recorded. Otherwise it's as
     ready as its object.
     """
     texts = documents.annotations_of(document).items()
@@ -110,7 +110,7 @@ def externals(document: Document) -> Iterator[Branch]:
 async def dated(connection: Connection, top: Branch) -> Branch:
     """Return the tree with the times of objects in NATS, read from the leaders of their buckets.
 
-    At most `DATED_MAX` objects get a time. A time stays empty if the leader does not answer.
+    At most `DATED_MAX` objects get a time. A time stays empty if the leader doesn't answer.
     """
     times: dict[tuple[str, int], str] = {}
     stored = [
@@ -140,7 +140,7 @@ _PLANNED_VERBS = (Verb.STATUS, Verb.EXPLAIN)
 class ActivityLog:
     """Derives the activity of a controller from the numbers of its syncs at several times.
 
-    A sync costs nothing. If the log is not advanced for some intervals, because the event loop is
+    A sync costs nothing. If the log isn't advanced for some intervals, because the event loop is
     blocked, the first of them has the syncs of all.
 
     Args:
@@ -175,10 +175,10 @@ class ControllerEndpoints:
             verbs about garbage.
         connection: the connection through which events and times are read.
         participation: the part of this process in an elected or sharded controller.
-        planner: plans keys on request; None if this process does not.
+        planner: plans keys on request; None if this process doesn't.
         dry_run: whether the controller only plans. It then answers the verbs `status` and
             `explain`, and none that a daemon answers which works for the controller.
-        cluster: the identity of the controller's cluster; empty if it has none or is not known.
+        cluster: the identity of the controller's cluster; empty if it has none or isn't known.
     """
 
     def __init__(
@@ -534,7 +534,7 @@ async def answering(
     The service also looks for other daemons that run the same controllers, see `Peers`.
 
     *participations* and *clusters*, the identities of their clusters, are by the name of the
-    controller. Without a *planner*, the daemon does not plan keys on request. With *dry_run*, the
+    controller. Without a *planner*, the daemon doesn't plan keys on request. With *dry_run*, the
     controllers only plan.
     """
     daemon = this_process() if daemon is None else daemon

@@ -84,7 +84,7 @@ FAILED = 1
 class StopLimit:
     """Exits with status 1 if a stop takes over ten seconds longer than *stop_timeout_s*.
 
-    Some handlers cannot be stopped: a handler that ignores its cancellation, waits for a thread, or
+    Some handlers can't be stopped: a handler that ignores its cancellation, waits for a thread, or
     blocks the event loop. So a thread watches the limit. Before it exits, it logs each call in
     progress with its key and its stack. The lease or the member record of the process then expires,
     because the work may continue until the process has ended.

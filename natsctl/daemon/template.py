@@ -44,7 +44,7 @@ def project(name: str, *, kube: bool = False) -> Project:
     """Return a controller for objects called *name*, such as `site`, `edge-site` or `EdgeSite`.
 
     The controller makes one secondary for each object: in NATS, or with *kube* a ConfigMap in a
-    cluster. Its test needs no server and passes. Raises `UsageError` if the name cannot become the
+    cluster. Its test needs no server and passes. Raises `UsageError` if the name can't become the
     name of a class, or if that name is taken.
     """
     words = _words(name)

@@ -70,7 +70,7 @@ class Watchdog:
     when it releases the lock.
 
     Attributes:
-        stall: the stall that lasts now; None if the loop is not blocked. Any thread may read it.
+        stall: the stall that lasts now; None if the loop isn't blocked. Any thread may read it.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Watchdog:
         checked, used = blocked_since, time.process_time()
         while not self._stopping.wait(CHECK_S):
             now, used_now = time.monotonic(), time.process_time()
-            # a process that was stopped used no CPU time, and its loop is not blocked
+            # a process that was stopped used no CPU time, and its loop isn't blocked
             stopped = now - checked > BLOCKED_S > used_now - used
             checked, used = now, used_now
             if self._iterations != iterations or stopped:

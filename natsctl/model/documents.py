@@ -39,7 +39,7 @@ def parse(value: bytes) -> Document:
 
 
 def render(document: object) -> bytes:
-    """Return *document* as UTF-8 JSON; raises `InvalidObjectError` if it is nested too deeply."""
+    """Return *document* as UTF-8 JSON; raises `InvalidObjectError` if it's nested too deeply."""
     try:
         return exact_json.encode(document)
     except RecursionError as error:
@@ -52,7 +52,7 @@ def same(first: object, second: object) -> bool:
 
 
 def metadata_of(document: Document) -> Document:
-    """Return the document's metadata; it is empty if the document has none."""
+    """Return the document's metadata; it's empty if the document has none."""
     metadata = document.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
@@ -107,10 +107,10 @@ def overlay(document: Document, value: msgspec.Struct) -> Document:
 
 
 def plain(value: object) -> Any:
-    """Return *value* as lists, dicts and scalars, as it is read after it was stored."""
+    """Return *value* as lists, dicts and scalars, as it's read after it was stored."""
     try:
         encoded = exact_json.encode_sorted(value)
-    except TypeError:  # a mapping has keys that are not strings
+    except TypeError:  # a mapping has keys that aren't strings
         simple = msgspec.to_builtins(value, str_keys=True, order="deterministic")
         encoded = exact_json.encode(simple)
     return exact_json.decode(encoded)
@@ -268,7 +268,7 @@ def desire_differs(old: bytes, new: bytes) -> bool:
         elif not same(exact_json.decode(old_parts.spec), exact_json.decode(new_parts.spec)):
             return True
     except DECODE_ERRORS:
-        pass  # no spec, or a field that `_Parts` does not have
+        pass  # no spec, or a field that `_Parts` doesn't have
     return _documents_differ(old, new)
 
 

@@ -162,7 +162,7 @@ class Kind(Generic[T]):
         else:
             document = documents.parse(value)
         if version_of(document) > self.version:
-            self.decode(value)  # raises if it cannot be read
+            self.decode(value)  # raises if it can't be read
         return document
 
     def converted(self, old: bytes, new: bytes) -> bool:

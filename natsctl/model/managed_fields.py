@@ -12,8 +12,8 @@ import msgspec
 from natsctl.model import documents
 from natsctl.model.documents import Document
 
-_ABSENT: Any = object()  # the object does not have the field
-_UNKNOWN: Any = object()  # this part of the object was not read
+_ABSENT: Any = object()  # the object doesn't have the field
+_UNKNOWN: Any = object()  # this part of the object wasn't read
 
 _Path = tuple[str, ...]  # names of a FieldsV1, such as `f:spec` or `k:{"name":"web"}`
 

@@ -211,7 +211,7 @@ class KubeKind(Kind[T]):
     def manifest(self, obj: Manifest | msgspec.Struct) -> Manifest:
         """Return *obj* as a manifest of this kind, in the form in which a cluster stores it.
 
-        Raises `InvalidObjectError` if it is of another kind, has no name, or has another namespace
+        Raises `InvalidObjectError` if it's of another kind, has no name, or has another namespace
         than this kind.
         """
         manifest: Manifest = documents.plain(obj)

@@ -21,7 +21,7 @@ _MAY_HAVE = re.compile(SECRET_NAME.encode() + rb'|"kind": ?"Secret"', re.IGNOREC
 _NAME = re.compile(SECRET_NAME, re.IGNORECASE)
 _DATA = {"data": base64.b64encode(MASK.encode()).decode(), "stringData": MASK}
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_SHORT = 4  # a shorter text is not searched for elsewhere
+_SHORT = 4  # a shorter text isn't searched for elsewhere
 BYTES_MAX = 4_000_000  # of values that are searched for secrets
 SECRET = "Secret", "v1"
 

@@ -75,7 +75,7 @@ class GarbagePlan(msgspec.Struct, frozen=True):
         orphans: the orphans that were checked.
         refused: why the cycle deletes nothing; empty if it may delete.
         stores: for each kind, the incarnation of the store that the revisions belong to.
-        more: the number of further suspected orphans that were not checked.
+        more: the number of further suspected orphans that weren't checked.
     """
 
     orphans: tuple[Orphan, ...]
@@ -85,7 +85,7 @@ class GarbagePlan(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An object of a plan that was not deleted, and the reason."""
+    """An object of a plan that wasn't deleted, and the reason."""
 
     orphan: Orphan
     reason: str
@@ -310,7 +310,7 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def newly_failed(self) -> int:
-        """The number of keys that fail, and did not fail before."""
+        """The number of keys that fail, and didn't fail before."""
         return self.failed - (self.failed_before or 0)
 
     def __str__(self) -> str:

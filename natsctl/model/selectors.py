@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Self, TypeAlias
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 
@@ -17,77 +17,38 @@ _VALUE = re.compile(rf"(?:{_NAME})?")
 _TOKEN = re.compile(r"\s*(?:(?P<sign>!=|==|[=!(),<>])|(?P<word>[^\s=!(),<>]+)|$)")
 
 
-class _KeyRequirement(msgspec.Struct, frozen=True):
+class Requirement(msgspec.Struct, frozen=True):
+    """What a selector asks of one label; a label that doesn't exist is `notin` any values.
+
+    Raises `UsageError` for a key or a value that a Kubernetes label can't have.
+    """
+
     key: str
+    operator: Literal["in", "notin", "exists", "absent"]
+    values: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if rule := _broken_key_rule(self.key):
             raise UsageError(f"{self.key!r} is not a label key: {rule}")
-
-
-class _ValuesRequirement(_KeyRequirement, frozen=True):
-    values: frozenset[str]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.values:
+        if not self.values and self.operator in {"in", "notin"}:
             raise UsageError(f"the label {self.key} has no value to compare with")
         for value in self.values:
             if rule := _broken_value_rule(value):
                 raise UsageError(f"{value!r} is not a label value: {rule}")
 
-    def _format(self, *, one_operator: str, many_operator: str) -> str:
-        first_value, *other_values = sorted(self.values)
-        if other_values:
-            return f"{self.key} {many_operator} ({','.join([first_value, *other_values])})"
-        return f"{self.key}{one_operator}{first_value}"
-
-
-class In(_ValuesRequirement, frozen=True):
-    """The label exists and has one of these values. There is at least one value."""
-
     def __str__(self) -> str:
-        return self._format(one_operator="=", many_operator="in")
+        if not self.values:
+            return self.key if self.operator == "exists" else f"!{self.key}"
+        first, *others = sorted(self.values)
+        if others:
+            return f"{self.key} {self.operator} ({','.join([first, *others])})"
+        return f"{self.key}{'=' if self.operator == 'in' else '!='}{first}"
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether *labels* meet this requirement."""
-        return labels.get(self.key) in self.values
-
-
-class NotIn(_ValuesRequirement, frozen=True):
-    """The label has none of these values, or doesn't exist. There's at least one value."""
-
-    def __str__(self) -> str:
-        return self._format(one_operator="!=", many_operator="notin")
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether *labels* meet this requirement."""
-        return labels.get(self.key) not in self.values
-
-
-class Exists(_KeyRequirement, frozen=True):
-    """The label exists, with any value."""
-
-    def __str__(self) -> str:
-        return self.key
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether *labels* meet this requirement."""
-        return self.key in labels
-
-
-class Absent(_KeyRequirement, frozen=True):
-    """The label doesn't exist."""
-
-    def __str__(self) -> str:
-        return f"!{self.key}"
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether *labels* meet this requirement."""
-        return self.key not in labels
-
-
-Requirement: TypeAlias = In | NotIn | Exists | Absent
+        """Return whether an object's labels meet this requirement."""
+        if self.values:
+            return (labels.get(self.key) in self.values) == (self.operator == "in")
+        return (self.key in labels) == (self.operator == "exists")
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -95,14 +56,12 @@ class Selector(msgspec.Struct, frozen=True):
 
     The text is canonical: requirements and values are sorted and unique. Two selectors are equal
     exactly if their texts are, and `Selector.parse(str(selector)) == selector`.
-
-    Raises `UsageError` for a key or a value that a Kubernetes label can't have.
     """
 
     requirements: tuple[Requirement, ...] = ()
 
     def __post_init__(self) -> None:
-        canonical = tuple(sorted(set(self.requirements), key=_sort_key))
+        canonical = tuple(sorted(set(self.requirements), key=lambda one: (one.key, str(one))))
         msgspec.structs.force_setattr(self, "requirements", canonical)
 
     def __str__(self) -> str:
@@ -111,7 +70,9 @@ class Selector(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Self:
         """Return a selector of the objects that have all of these labels."""
-        return cls(tuple(In(key, frozenset([value])) for key, value in labels.items()))
+        return cls(
+            tuple(Requirement(key, "in", frozenset([value])) for key, value in labels.items())
+        )
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -129,10 +90,6 @@ class Selector(msgspec.Struct, frozen=True):
         """Return the requirements that these labels don't meet."""
         unmet = (part for part in self.requirements if not part.matches(labels))
         return type(self)(tuple(unmet))
-
-
-def _sort_key(requirement: Requirement) -> tuple[str, str]:
-    return requirement.key, str(requirement)
 
 
 class _Token(NamedTuple):
@@ -159,19 +116,19 @@ class _Parser:
 
     def _requirement(self) -> Requirement:
         if self._accept("!"):
-            return Absent(self._key())
+            return Requirement(self._key(), "absent")
         key = self._key()
         if self._accept("=", "=="):
-            return In(key, frozenset([self._value()]))
+            return Requirement(key, "in", frozenset([self._value()]))
         if self._accept("!="):
-            return NotIn(key, frozenset([self._value()]))
+            return Requirement(key, "notin", frozenset([self._value()]))
         if self._accept("in"):
-            return In(key, self._values())
+            return Requirement(key, "in", self._values())
         if self._accept("notin"):
-            return NotIn(key, self._values())
+            return Requirement(key, "notin", self._values())
         if self._next.text not in {"", ","}:
             raise self._error("=, !=, in, notin or a comma")
-        return Exists(key)
+        return Requirement(key, "exists")
 
     def _values(self) -> frozenset[str]:
         self._expect("(", or_else="( and values")
@@ -189,7 +146,7 @@ class _Parser:
         return self._take()
 
     def _value(self) -> str:
-        """Take a value; it is empty before a comma, a closing bracket, or the end."""
+        """Take a value; it's empty before a comma, a closing bracket, or the end."""
         if self._next.text in {"", ",", ")"}:
             return ""
         if not self._next.is_word or _broken_value_rule(self._next.text):

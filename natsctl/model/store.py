@@ -107,7 +107,7 @@ class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     Attributes:
         operation: the reason for the sync.
-        revision: the revision of the object; None if the object did not exist.
+        revision: the revision of the object; None if the object didn't exist.
         created: how many secondaries it created.
         updated: how many secondaries it updated.
         deleted: how many secondaries it deleted.
@@ -324,7 +324,7 @@ class Store(Protocol):
         Returns a revision: a reader that has seen this revision, and sees no older state of the
         object, has seen the deletion.
 
-        With *revision*, raises `ConflictError` unless it is the newest revision of an existing
+        With *revision*, raises `ConflictError` unless it's the newest revision of an existing
         object. With *uid*, raises `ConflictError` if the store assigns uids and the object has
         another one. *purge* also deletes the key's history, even if the object was deleted before.
         """
@@ -424,7 +424,7 @@ class ManifestStore(Store, Protocol):
     ) -> Stored:
         """Merge *patch* into the object's status (RFC 7396). Only this call changes a status.
 
-        Raises `NotFoundError`; with *revision*, `ConflictError` unless it is the newest one.
+        Raises `NotFoundError`; with *revision*, `ConflictError` unless it's the newest one.
         """
         ...
 

@@ -18,9 +18,9 @@ class ErrorClass(Enum):
     """What follows a sync that an exception ends."""
 
     DELAY = auto()
-    """The handler requested a delay. This is not a failure, and the backoff does not change."""
+    """The handler requested a delay. This isn't a failure, and the backoff doesn't change."""
     PERMANENT = auto()
-    """The sync failed and is not retried until the object changes."""
+    """The sync failed and isn't retried until the object changes."""
     EXPECTED = auto()
     """The sync failed, and the message explains the failure: no traceback is logged."""
     UNEXPECTED = auto()

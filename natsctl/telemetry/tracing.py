@@ -39,7 +39,7 @@ class Span:
 
     Args:
         recorded: the span of the SDK, if there is one.
-        expected: errors that do not count as a failure.
+        expected: errors that don't count as a failure.
     """
 
     def __init__(self, recorded: trace.Span | None = None, expected: Errors = ()) -> None:
@@ -134,7 +134,7 @@ def call_span(describe: Callable[[], tuple[str, Attributes]], *, expected: Error
 
     Args:
         describe: returns the name and the attributes, and is called only if the span is recorded.
-        expected: errors that do not count as a failure.
+        expected: errors that don't count as a failure.
     """
     tracer = _source.tracer()
     if tracer is None or _current_span() is None:

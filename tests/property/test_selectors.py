@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from natsctl import Selector
 from natsctl.errors import UsageError
-from natsctl.model.selectors import Absent, Exists, In, NotIn, Requirement
+from natsctl.model.selectors import Requirement
 
 ENDS = string.ascii_letters + string.digits
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
@@ -19,10 +19,8 @@ KEYS = st.one_of(
 VALUES = st.one_of(st.sampled_from(["", "x", "y", "in", "notin"]), NAMES)
 SETS = st.frozensets(VALUES, min_size=1, max_size=4)
 REQUIREMENTS: st.SearchStrategy[Requirement] = st.one_of(
-    st.builds(In, KEYS, SETS),
-    st.builds(NotIn, KEYS, SETS),
-    st.builds(Exists, KEYS),
-    st.builds(Absent, KEYS),
+    st.builds(Requirement, KEYS, st.sampled_from(["in", "notin"]), SETS),
+    st.builds(Requirement, KEYS, st.sampled_from(["exists", "absent"])),
 )
 SELECTORS = st.builds(Selector, st.lists(REQUIREMENTS, max_size=5).map(tuple))
 LABELS = st.dictionaries(KEYS, VALUES, max_size=5)
@@ -57,14 +55,15 @@ def test_a_selector_matches_labels_that_fulfil_every_requirement(
     requirements: list[Requirement], labels: dict[str, str]
 ) -> None:
     def fulfilled(requirement: Requirement) -> bool:
-        match requirement:
-            case In(key, values):
+        key, values = requirement.key, requirement.values
+        match requirement.operator:
+            case "in":
                 return key in labels and labels[key] in values
-            case NotIn(key, values):
+            case "notin":
                 return key not in labels or labels[key] not in values
-            case Exists(key):
+            case "exists":
                 return key in labels
-            case Absent(key):
+            case "absent":
                 return key not in labels
 
     assert Selector(tuple(requirements)).matches(labels) == all(map(fulfilled, requirements))

@@ -2,23 +2,23 @@
 
 import { show } from "./dialog.js";
 import { h, refreshAges, replace } from "./dom.js";
-import { garbageView } from "./garbage.js";
+import { controllersView, Garbage } from "./garbage.js";
 import { bucketsView, homeView, membersView } from "./home.js";
-import { keyView } from "./key.js";
-import { keysView } from "./keys.js";
+import { Key } from "./key.js";
+import { Keys } from "./keys.js";
 import { clearReports, Notice } from "./reports.js";
 import { Live } from "./server.js";
 
 const ROUTES = [
   [/^\/$/, homeView, []],
-  [/^\/keys\/([^/]+)$/, keysView, ["controller"]],
-  [/^\/key\/([^/]+)\/(.+)$/, keyView, ["controller", "key"]],
-  [/^\/garbage$/, garbageView, []],
-  [/^\/garbage\/([^/]+)$/, garbageView, ["controller"]],
+  [/^\/keys\/([^/]+)$/, (...given) => new Keys(...given), ["controller"]],
+  [/^\/key\/([^/]+)\/(.+)$/, (...given) => new Key(...given), ["controller", "key"]],
+  [/^\/garbage$/, controllersView, []],
+  [/^\/garbage\/([^/]+)$/, (...given) => new Garbage(...given), ["controller"]],
   [/^\/members$/, membersView, []],
   [/^\/buckets$/, bucketsView, []],
-  [/^\/buckets\/([^/]+)$/, keysView, ["bucket"]],
-  [/^\/buckets\/([^/]+)\/(.+)$/, keyView, ["bucket", "key"]],
+  [/^\/buckets\/([^/]+)$/, (...given) => new Keys(...given), ["bucket"]],
+  [/^\/buckets\/([^/]+)\/(.+)$/, (...given) => new Key(...given), ["bucket", "key"]],
 ];
 
 const SHORTCUTS = [

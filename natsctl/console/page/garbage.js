@@ -6,12 +6,8 @@ import { paths } from "./paths.js";
 import { get } from "./server.js";
 import { Table } from "./table.js";
 
-/**  */
-export function garbageView({ controller }, refresh) {
-  return controller === undefined ? choice() : orphansView(controller, refresh);
-}
-
-function choice() {
+/** Show the controllers whose orphans may be looked at. */
+export function controllersView() {
   const columns = [
     {
       name: "controller", label: "Controller", heads: true, value: (row) => row.name,
@@ -32,18 +28,11 @@ function choice() {
   };
 }
 
-function orphansView(controller, refresh) {
-  const view = new Garbage(controller, refresh);
-  return {
-    title: `Garbage of ${shown(controller, 80)}`,
-    element: view.element,
-    live: { view: "garbage", controller },
-    load: (signal) => view.load(signal),
-  };
-}
-
-class Garbage {
-  constructor(controller, refresh) {
+/** A view of the orphans of a controller. */
+export class Garbage {
+  constructor({ controller }, refresh) {
+    this.title = `Garbage of ${shown(controller, 80)}`;
+    this.live = { view: "garbage", controller };
     this._controller = controller;
     this._refresh = refresh;
     this._answer = { controller, orphans: [], refused: "", more: 0 };

@@ -10,22 +10,12 @@ import { Tree } from "./tree.js";
 
 const LISTED_MAX = 10;
 
-/**  */
-export function keyView(route) {
-  const view = new Key(route);
-  const { controller, bucket, key } = route;
-  return {
-    title: shown(key, 120),
-    element: view.element,
-    live: { view: "key", controller, bucket, key },
-    load: (signal) => view.load(signal),
-    resync: () => controller !== undefined && resync({ controller, keys: [key] }),
-    moved: (query) => view.moved(query),
-  };
-}
-
-class Key {
+/** A view of the key of a route. */
+export class Key {
   constructor(route) {
+    const { controller, bucket, key } = route;
+    this.title = shown(key, 120);
+    this.live = { view: "key", controller, bucket, key };
     this._route = route;
     this._query = route.query;
     this._compared = "";
@@ -40,13 +30,12 @@ class Key {
     this._text = h("pre", { class: "text", tabindex: 0, role: "region", "aria-label": "Object" });
     this._note = h("p", { class: "muted" });
     this._drawn = {};
-    const place = route.controller ?? route.bucket;
     this.element = h("div", { class: "key-page" },
-      h("p", { class: "crumbs" }, link(pathOf(route), place)),
+      h("p", { class: "crumbs" }, link(pathOf(route), controller ?? bucket)),
       this._wrong, this._buttons, this._errors, this._facts, this._diff,
       h("div", { class: "columns" },
         h("div", {},
-          route.controller !== undefined && h("section", {}, h("h2", {}, "Objects"), this._tree.element),
+          controller !== undefined && h("section", {}, h("h2", {}, "Objects"), this._tree.element),
           this._plan,
           h("section", {}, h("h2", {}, "Object"), this._note, this._text)),
         h("section", {}, h("h2", {}, "Timeline"), this._timeline.element)));
@@ -65,6 +54,11 @@ class Key {
     this._timeline.update(this._entries(answer));
     await this._compare(signal);
     return answer;
+  }
+
+  resync() {
+    const { controller, key } = this._route;
+    if (controller !== undefined) resync({ controller, keys: [key] });
   }
 
   /** Show another difference. */

@@ -9,21 +9,11 @@ import { Table } from "./table.js";
 const TYPING_MS = 200;
 const STATES = ["failing", "invalid", "quarantined", "paused"];
 
-/**  */
-export function keysView(route, refresh) {
-  const view = new Keys(route, refresh);
-  return {
-    title: shown(route.controller ?? route.bucket, 80),
-    element: view.element,
-    live: { view: "keys", controller: route.controller, bucket: route.bucket },
-    load: (signal) => view.load(signal),
-    resync: () => view.resync(),
-    moved: (query) => view.moved(query),
-  };
-}
-
-class Keys {
+/** A view of the keys of a route's controller or bucket. */
+export class Keys {
   constructor(route, refresh) {
+    this.title = shown(route.controller ?? route.bucket, 80);
+    this.live = { view: "keys", controller: route.controller, bucket: route.bucket };
     this._route = route;
     this._refresh = refresh;
     this._prefix = this._field("prefix", "Keys that begin with", () => this._changed({ prefix: this._prefix.value.trim() }));

@@ -256,7 +256,7 @@ RECREATE = "stop the daemons and delete the bucket: the first lease creates it a
 
 
 async def check_installation(connection: Connection) -> AsyncIterator[CheckFinding]:
-    """Yield the id of the installation, or the reason why it cannot be read."""
+    """Yield the id of the installation, or the reason why it can't be read."""
     check, store = (
         INSTALLATION_CHECK,
         KvStore(Bucket(connection, INSTALLATION.bucket), INSTALLATION),
@@ -309,7 +309,7 @@ async def check_holders(
     """Yield a failure for each controller that another application or another cluster has.
 
     *owners* are the kinds of the primaries by controller. *clusters* returns the identities of
-    their clusters, and is called only if a record names a cluster. A lease that cannot be read
+    their clusters, and is called only if a record names a cluster. A lease that can't be read
     causes no finding.
     """
     store = LeaseStore(connection, ttl_s=TTL_MIN_S)

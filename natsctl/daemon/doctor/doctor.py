@@ -75,7 +75,7 @@ async def examine(
 ) -> AsyncIterator[CheckFinding]:
     """Yield the findings about NATS, then about the cluster.
 
-    The checks change nothing. Controllers do not work if a finding is failed. A failure that makes
+    The checks change nothing. Controllers don't work if a finding is failed. A failure that makes
     all further checks of NATS impossible is the last one about NATS.
 
     Args:
@@ -250,7 +250,7 @@ def verbs_of(controllers: Iterable[Controller | Guest]) -> Verbs:
 async def _daemons(connection: Connection, names: Iterable[str]) -> AsyncIterator[CheckFinding]:
     """Yield a warning for each controller whose running daemons are in trouble.
 
-    There is no finding if this user may not send requests to daemons.
+    There's no finding if this user may not send requests to daemons.
     """
     with suppress(NatsctlError):
         daemons = await Daemons.find(connection)

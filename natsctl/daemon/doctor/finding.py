@@ -49,7 +49,7 @@ def warning(check: str, found: str, advice: str) -> CheckFinding:
 
 
 def failed(check: str, found: str, advice: str) -> CheckFinding:
-    """Return the finding of a problem with which controllers do not work."""
+    """Return the finding of a problem with which controllers don't work."""
     return CheckFinding(check, Result.FAILED, found, advice)
 
 

@@ -89,7 +89,7 @@ async def check_kube(
 
 
 async def _identity(kube: "Kube") -> CheckFinding:
-    """Return by which id daemons tell this cluster from others, or why they cannot."""
+    """Return by which id daemons tell this cluster from others, or why they can't."""
     try:
         return ok(IDENTITY, await kube.identity())
     except (PermissionDeniedError, NotFoundError) as error:
@@ -119,7 +119,7 @@ async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Check
 
 
 def _time(date: str) -> datetime | None:
-    """Return the time of an HTTP `Date` header; None if it is not a time in UTC."""
+    """Return the time of an HTTP `Date` header; None if it isn't a time in UTC."""
     try:
         parsed = parsedate_to_datetime(date)
     except ValueError:

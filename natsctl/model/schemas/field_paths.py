@@ -10,7 +10,7 @@ from natsctl.errors import UsageError
 from natsctl.model import exact_json
 
 NONE: Final = "<none>"
-"""The text of a field that a document does not have, as in kubectl."""
+"""The text of a field that a document doesn't have, as in kubectl."""
 
 NUMBER_MAX = 100
 """Digits of the numbers in texts that are compared as numbers."""
@@ -42,7 +42,7 @@ class FieldPath(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "FieldPath":
-        """Return the path in *text*; raises `UsageError` if it is malformed."""
+        """Return the path in *text*; raises `UsageError` if it's malformed."""
         expression = text.removeprefix("{").removesuffix("}").removeprefix("$")
         parts: list[str | int | None] = []
         position = 0
