@@ -68,7 +68,6 @@ from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
 from natsctl.model.plans import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
-from natsctl.model.selectors import In
 from natsctl.model.selectors import Selector
 from natsctl.model.store import DRY_RUN, Store, Stored
 from natsctl.operate.buckets import Selection, existing_bucket, published_schemas
@@ -560,7 +559,7 @@ async def _change_metadata(
         changes[name if equals else word[:-1]] = text if equals else None
     if field == "labels":
         for name, label_text in changes.items():
-            In(name, frozenset((label_text or "",)))  # raises if it's not a label
+            Selector.of({name: label_text or ""})  # raises if it's not a label
     selection = Selection.of(words[:first], selector, otherwise="; or --selector")
     async with run.writing() as target:
         statuses: list[int] = []

@@ -490,6 +490,15 @@ class Metered(CutProxy):
         return self.left is not None and self.left < 0
 
 
+class Garbling(CutProxy):
+    """A proxy that spoils each list of names."""
+
+    garbles = True
+
+    def changed_data(self, data: bytes) -> bytes:
+        return data.replace(b'"subjects":{', b'"subjects":[') if self.garbles else data
+
+
 class TestTables:
     """Tables of a bucket with many keys."""
 
@@ -532,6 +541,25 @@ class TestTables:
             page = await client.read("keys", bucket="many")
             assert [row["key"] for row in page["rows"][:2]] == ["key-00000", "key-00001"]
             assert (page["total"], page["next"], page["note"]) == (12_000, 100, "")
+
+    async def test_names_that_cannot_be_read_are_a_note(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        await fill(nats, 12_000)
+        async with Garbling(nats_server.url) as proxy, console_on(proxy.url) as client:
+
+            async def is_noted() -> bool:
+                page = await client.read("keys", bucket="many")
+                return len(page["rows"]) == 100 and "could not be read" in page["note"]
+
+            await eventually(is_noted)
+            proxy.garbles = False
+
+            async def is_whole() -> bool:
+                page = await client.read("keys", bucket="many")
+                return (page["total"], page["note"]) == (12_000, "")
+
+            await eventually(is_whole)
 
     async def test_a_page_without_a_change_reads_no_names(
         self, nats_server: NatsServer, nats: Nats

@@ -29,7 +29,6 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
     WriteGuard,
-    planned_revision,
 )
 
 MISSING = "missing"  # the incarnation of a store that does not exist
