@@ -7,6 +7,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -446,15 +447,12 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
             if len(missing) <= SINGLE_MAX:
                 await for_each(missing, read, workers=READS_MAX)
                 continue
-            batch: list[Stored] = []
-            async with aclosing(_listing(store)) as events:
+            async with aclosing(_listing(store, _EveryKey(table))) as events:
                 async for event in events:
-                    if isinstance(event, Applied) and table.lacks(event.stored.key, wanted):
-                        batch.append(event.stored)
-                    if len(batch) >= FILLED_MAX:
-                        await informer.fill(batch)
-                        batch = []
-            await informer.fill(batch)
+                    if isinstance(event, Batch | Applied):
+                        states = event.states if isinstance(event, Batch) else [event.stored]
+                        found = [state for state in states if table.lacks(state.key, wanted)]
+                        await informer.fill(found)
         except StoreError as error:
             log.warning("cannot read values yet", kind=table.kind.name, error=error)
 
@@ -493,9 +491,27 @@ async def deleted_keys(store: Store, wanted: Wanted) -> list[str]:
             return list(keys)
 
 
-async def _listing(store: Store) -> AsyncGenerator[WatchEvent, None]:
+class _EveryKey(Collection[str]):
+    """The view of a reader that only takes values: it has as many keys as the table, and any."""
+
+    def __init__(self, table: Table[Any]) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table.shown)
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table.shown)
+
+
+async def _listing(
+    store: Store, shown: Collection[str] | None = None
+) -> AsyncGenerator[WatchEvent, None]:
     """Yield the events of one list of the store."""
-    async with store.watch() as events:
+    async with store.watch(shown) as events:
         async for event in events:
             if isinstance(event, Listed):
                 return

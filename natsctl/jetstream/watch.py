@@ -238,7 +238,7 @@ class KvWatch:
         self._patterns = tuple(patterns)
         self._verify_s = verify_s
         self._consumers = Consumers(bucket, self._patterns, times)
-        self._reported = _ReportedKeys(None)  # to the reader that had a view last
+        self._reported = _ReportedKeys(None)  # to a reader with a view
         self._newest = partial(bucket.newest_revision, self._patterns)
 
     @asynccontextmanager
@@ -256,8 +256,9 @@ class KvWatch:
         reported = self._reported
         if shown is None or reported.alive is not shown:
             reported = _ReportedKeys(shown)
-            if shown is not None:
+            if shown is not None and not self._reported.watched:
                 self._reported = reported
+        reported.watched = True
         try:
             reached = reported.reached  # before the request: its answer may be older
             state = await hedged(self._bucket.state, every_s=AGAIN_S)
@@ -273,6 +274,8 @@ class KvWatch:
         except StoreMissingError:
             reported.forget()  # the reader may empty its view
             raise
+        finally:
+            reported.watched = False
 
     async def _events(
         self,
@@ -536,6 +539,7 @@ class _ReportedKeys:
         self.reached = 0  # the highest revision that the reader has seen
         self.seen = Seen()
         self.complete = False  # whether the reader has seen a whole list, and nothing differed
+        self.watched = False  # whether a watch of the reader is open
         self._state: StreamState | None = None
         self._fallbacks = 0
         self._clear()

@@ -18,14 +18,14 @@ from tests.support.servers.nats_server import NatsServer
 MB = 1_000_000
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 LIMIT = 0.7
-KEYS_MIN = 300_000  # with fewer keys, what each process needs for itself decides
+KEYS_MIN = 1_000_000  # with fewer keys, what each process needs for itself decides
 PROGRAM = "tests.benchmarks.support.counting_controller:Counting"
 SHARED = ("--shard", "--lease-ttl", "120")
 WITHIN_S = 900.0
 
 
 async def run(sizes: Sizes) -> list[Row]:
-    keys, ratios = 3 * sizes.keys, list[float]()
+    keys = 10 * sizes.keys
     async with filled(keys) as server:
         alone = await _resident(server, keys, 1, ())
         members = await _resident(server, keys, 2, SHARED)
@@ -81,5 +81,5 @@ def _processor_s(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    for row in asyncio.run(run(Sizes(keys=int(sys.argv[1]) // 3))):
+    for row in asyncio.run(run(Sizes(keys=int(sys.argv[1]) // 10))):
         print(row)

@@ -16,7 +16,7 @@ class Reader:
         self.objects: dict[str, bytes] = {}
         self.incarnations: list[str] = []  # of the lists
         self.events = 0  # states and deletions of the last watch
-        self._shown = self.objects.keys()
+        self.shown = self.objects.keys()
         self.store = store
 
     async def catch_up(self) -> None:
@@ -32,7 +32,7 @@ class Reader:
                     return
 
     async def _follow(self) -> None:
-        async with self.store.watch(self._shown) as events:
+        async with self.store.watch(self.shown) as events:
             async for event in events:
                 self._take(event)
                 if isinstance(event, Listed):
