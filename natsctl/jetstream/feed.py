@@ -432,8 +432,8 @@ class Consumers:
     async def _create(self, consumer: _Consumer, start: int, *, names_only: bool) -> None:
         """Create the consumer; its filter is ">" if the watch has all that the stream has.
 
-        Then the server takes milliseconds. For the filter `$KV.b.>` it looks at every key, 60 ms of
-        processor time for a million. A user who may only create the latter gets that.
+        Then the server lists at once. For the filter `$KV.b.>` it looks at every key first, which
+        takes 60 ms for a million. A user who may only create the latter gets that.
         """
         bucket = self._bucket
         options: dict[str, object] = {
