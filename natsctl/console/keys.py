@@ -18,9 +18,9 @@ from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.feed import names
 from natsctl.model.keys import legal, matches
 from natsctl.model.schemas.field_paths import Columns
-from natsctl.operate.background import retrieved
 from natsctl.operate.buckets import declared_columns, published_schemas
 from natsctl.operate.entries import cells_of, headings_of
+from natsctl.operate.fleet import retrieved
 from natsctl.operate.problems import OldDaemonError, problem_of
 from natsctl.operate.statuses import ControllerStatuses
 from natsctl.slices import Slices, in_order
