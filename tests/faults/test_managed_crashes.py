@@ -13,10 +13,10 @@ from natsctl import kube
 from natsctl.errors import NotFoundError
 from natsctl.managed import Managed, Observation
 from natsctl.managed.links import RECORDS, resolve, unresolved
-from natsctl.model import documents
 from natsctl.model.store import Deleted, Store
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Play
+from tests.support.stores import documents
 from tests.support.stores.crashing_store import MortalStore
 
 pytestmark = pytest.mark.virtual
@@ -329,4 +329,4 @@ async def test_a_cancelled_reconciliation_is_handled_as_a_crash() -> None:
         await restarted.settle()
         assert (steps, play.cloud.created, play.cloud.disks) == (steps, ["a"], {"a": 1})
         document = documents.parse((await play.store.get("a")).value)
-        assert documents.finalizers_of(document) == ("natsctl.io/managed",)
+        assert documents.metadata_of(document)["finalizers"] == ["natsctl.io/managed"]

@@ -11,11 +11,11 @@ from natsctl import Operator, connect
 from natsctl.core.compare_and_set import rewrite
 from natsctl.core.migration import Migrated, migrate, objects_of, outdated
 from natsctl.jetstream.stores import Nats
-from natsctl.model import documents
 from natsctl.model.store import Stored
 from tests.support.controllers.shop_versions import SHOPS, Shops, old
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
+from tests.support.stores import documents
 
 KEYS = [f"k{number}" for number in range(500)]
 EDITS = 10_000

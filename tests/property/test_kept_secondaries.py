@@ -24,11 +24,11 @@ from natsctl import (
 )
 from natsctl.controller.owned import OWNER_INDEX, Owned
 from natsctl.core.table import is_read
-from natsctl.model import documents
-from natsctl.model.documents import Document
 from natsctl.model.store import Stored
 from natsctl.testing import in_virtual_time
 from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
+from tests.support.stores import documents
+from tests.support.stores.documents import Document
 
 KEYS = [f"k{number}" for number in range(8)]
 SLOTS = ("parts", "maps")

@@ -10,8 +10,8 @@ from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
 from tests.scenarios.test_garbage import LONG, OVER, converged
 from tests.scenarios.test_installations import configs
 from tests.scenarios.test_kube_secondaries import Sites, site
-from tests.scenarios.test_kube_secondaries import edit as edit_config
 from tests.support.controllers.app_controller import AppClient, Apps, document, edit, put
+from tests.support.stores import documents
 
 OWNER_KEY = "natsctl.io/owner-key"
 
@@ -90,7 +90,7 @@ async def test_an_edited_owner_of_a_kubernetes_object_is_restored(places: tuple[
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         before: Any = configs(stores).document("default/shop-main")
-        await edit_config(configs(stores), "default/shop-main", metadata=change)
+        await documents.edit(configs(stores), "default/shop-main", metadata=change)
         await asyncio.sleep(OVER)
         after: Any = configs(stores).document("default/shop-main")
         metadata = after["metadata"]

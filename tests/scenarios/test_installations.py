@@ -18,9 +18,9 @@ from natsctl.core.coordination.installation import (
     installation,
 )
 from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
-from natsctl.model import documents
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
-from tests.scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, edit, site
+from tests.scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, site
+from tests.support.stores import documents
 
 MARK = "natsctl.io/installation"
 LONG = 3 * 3600.0
@@ -219,7 +219,9 @@ async def test_an_object_without_installation_is_adopted_with_one_write() -> Non
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
     annotations: dict[str, Any] = {MARK: None, "natsctl.io/applied": "of-an-older-manifest"}
-    await edit(configs(stores), "default/shop-main", metadata={"annotations": annotations})
+    await documents.edit(
+        configs(stores), "default/shop-main", metadata={"annotations": annotations}
+    )
     before = configs(stores).writes
 
     async with running(Sites(force=True), stores=stores) as harness:

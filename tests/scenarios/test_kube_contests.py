@@ -21,10 +21,9 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.controller.kube_secondary import GONE_S
-from natsctl.model import documents
-from natsctl.model.documents import Document
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
+from tests.support.stores import documents
+from tests.support.stores.documents import Document
 
 MAP = "default/shop"
 CONFIGS = kube("v1", "ConfigMap", namespace="default")
@@ -86,13 +85,6 @@ def data(store: MemoryManifestStore) -> dict[str, Any]:
 
 def uid(store: MemoryManifestStore) -> str:
     return str(documents.metadata_of(store.document(MAP))["uid"])
-
-
-async def edit(store: MemoryManifestStore, **changes: object) -> None:
-    """Change the ConfigMap as `kubectl edit` does."""
-    stored = await store.get(MAP)
-    changed = documents.merge_patch(documents.parse(stored.value), changes)
-    await store.update(MAP, documents.render(changed), revision=stored.revision)
 
 
 async def force(store: MemoryManifestStore, text: str) -> None:
@@ -217,7 +209,7 @@ class TestTwoWritersOfAField:
             for _ in range(60_000):
                 labels = documents.metadata_of(store.document(MAP)).get("labels")
                 if labels:
-                    await edit(store, **unlabelled)
+                    await documents.edit(store, MAP, **unlabelled)
                     taken += 1
                 await asyncio.sleep(0.001)
             assert taken < 20
@@ -246,7 +238,7 @@ class TestEditsByHand:
         async with running(controller := Sites()) as harness:
             await controller.sites.put("shop", site("ours"))
             await harness.run_until_idle()
-            await edit(store_of(harness), data={"text": "edited"})
+            await documents.edit(store_of(harness), MAP, data={"text": "edited"})
             await asyncio.sleep(0.1)
             assert data(store_of(harness)) == {"text": "ours"}
             assert harness.runtime.status().contested == {}
@@ -258,7 +250,7 @@ class TestEditsByHand:
             await harness.run_until_idle()
             applies, syncs = store_of(harness).applies, running_one.syncs
             for number in range(20):
-                await edit(store_of(harness), data={"theirs": str(number)})
+                await documents.edit(store_of(harness), MAP, data={"theirs": str(number)})
                 await asyncio.sleep(0.1)
             assert running_one.syncs == syncs + 20
             assert store_of(harness).applies == applies
@@ -299,7 +291,7 @@ class TestNormalForms:
         async with running(first := Sites(), stores=stores) as harness:
             await first.sites.put("shop", site("ours"))
             await harness.run_until_idle()
-        await edit(store, data={"text": "edited"})
+        await documents.edit(store, MAP, data={"text": "edited"})
         async with running(Sites(), stores=stores) as harness:
             await harness.run_until_idle()
         assert data(store) == {"text": "OURS"}
@@ -355,14 +347,14 @@ class TestImmutableFields:
             await controller.sites.put("shop", site("one", immutable=True))
             await harness.run_until_idle()
             store = store_of(harness)
-            await edit(store, metadata={"finalizers": ["example.com/hold"]})
+            await documents.edit(store, MAP, metadata={"finalizers": ["example.com/hold"]})
             await controller.sites.put("shop", site("two", immutable=True))
-            await asyncio.sleep(GONE_S + 5)
+            await asyncio.sleep(35)  # a deletion may take 30
             failing = harness.runtime.status().failing["shop"]
             assert StoreError.__name__ in failing
             assert "is to be created again, but the deleted one is still there" in failing
             assert "example.com/hold" in failing
-            await edit(store, metadata={"finalizers": None})
+            await documents.edit(store, MAP, metadata={"finalizers": None})
             await harness.run_until_idle()
             assert data(store) == {"text": "two"}
 

@@ -24,8 +24,8 @@ from natsctl import (
     secondary,
     tertiary,
 )
-from natsctl.model import documents
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
+from tests.support.stores import documents
 
 
 class SiteSpec(msgspec.Struct, frozen=True):
@@ -95,12 +95,6 @@ def site(text: str, *names: str) -> Site:
     return Site(spec=SiteSpec(text, names or ("main",)))
 
 
-async def edit(store: MemoryManifestStore, key: str, **changes: object) -> None:
-    stored = await store.get(key)
-    changed = documents.merge_patch(documents.parse(stored.value), changes)
-    await store.update(key, documents.render(changed), revision=stored.revision)
-
-
 async def test_a_primary_becomes_objects_labelled_with_their_owner() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi", "a", "b"))
@@ -134,7 +128,7 @@ async def test_a_field_removed_from_the_manifest_is_removed() -> None:
     async with running(controller := Fields()) as harness:
         await controller.sites.put("shop", site("hi", "a", "b"))
         await harness.run_until_idle()
-        await edit(configs(harness), "default/shop", data={"theirs": "kept"})
+        await documents.edit(configs(harness), "default/shop", data={"theirs": "kept"})
         await controller.sites.put("shop", site("hi", "b"))
         await harness.run_until_idle()
         assert data(configs(harness), "default/shop") == {"b": "hi", "theirs": "kept"}
@@ -155,7 +149,7 @@ async def test_an_edit_by_hand_is_reverted() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
-        await edit(configs(harness), "default/shop-main", data={"text": "edited"})
+        await documents.edit(configs(harness), "default/shop-main", data={"text": "edited"})
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
 
@@ -173,7 +167,7 @@ async def test_lost_owner_labels_are_restored_from_the_annotations() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
-        await edit(configs(harness), "default/shop-main", metadata={"labels": None})
+        await documents.edit(configs(harness), "default/shop-main", metadata={"labels": None})
         await harness.run_until_idle()
         labels = documents.metadata_of(configs(harness).document("default/shop-main"))["labels"]
         assert labels == {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
@@ -187,7 +181,7 @@ async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
         controller.syncs.clear()
         moved = {"natsctl.io/owner-key": "new"}
         change = {"labels": moved, "annotations": moved}
-        await edit(configs(harness), "default/old-main", metadata=change)
+        await documents.edit(configs(harness), "default/old-main", metadata=change)
         await asyncio.sleep(1)
         assert {"old", "new"} <= set(controller.syncs)
 
@@ -197,7 +191,7 @@ async def test_an_owner_label_changed_by_others_is_restored() -> None:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         moved = {"labels": {"natsctl.io/owner-key": "nobody"}}
-        await edit(configs(harness), "default/shop-main", metadata=moved)
+        await documents.edit(configs(harness), "default/shop-main", metadata=moved)
         await harness.run_until_idle()
         labels = documents.metadata_of(configs(harness).document("default/shop-main"))["labels"]
         assert labels == {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
@@ -318,7 +312,7 @@ async def test_an_object_without_its_key_label_is_deleted_with_its_owner() -> No
         await harness.run_until_idle()
         controller.go_on.clear()
         taken = {"labels": {"natsctl.io/owner-key": None}}
-        await edit(configs(harness), "default/shop-main", metadata=taken)
+        await documents.edit(configs(harness), "default/shop-main", metadata=taken)
         await controller.sites.delete("shop")
         await asyncio.sleep(1)
         controller.go_on.set()
@@ -331,7 +325,9 @@ async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         store = configs(harness)
-        await edit(store, "default/shop-main", metadata={"finalizers": ["example.com/hold"]})
+        await documents.edit(
+            store, "default/shop-main", metadata={"finalizers": ["example.com/hold"]}
+        )
         await harness.run_until_idle()
         await controller.sites.delete("shop")
         await harness.run_until_idle()
@@ -339,7 +335,7 @@ async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
         await asyncio.sleep(300)
         assert store.writes == writes
         assert documents.metadata_of(store.document("default/shop-main"))["deletionTimestamp"]
-        await edit(store, "default/shop-main", metadata={"finalizers": None})
+        await documents.edit(store, "default/shop-main", metadata={"finalizers": None})
         assert store.keys() == []
 
 
@@ -407,7 +403,7 @@ async def test_string_data_of_a_secret_is_kept_as_data() -> None:
         await harness.run_until_idle()
         store = harness.stores.kube.store(kube("v1", "Secret"))
         assert data(store, "default/shop") == {"password": "aGk="}
-        await edit(store, "default/shop", data={"password": "eA=="})
+        await documents.edit(store, "default/shop", data={"password": "eA=="})
         await harness.run_until_idle()
         assert data(store, "default/shop") == {"password": "aGk="}
 
@@ -422,7 +418,7 @@ async def test_an_edit_is_reverted_if_only_metadata_is_watched() -> None:
         cached = controller.configs.get("default/shop-main")
         assert cached is not None
         assert "data" not in cached
-        await edit(configs(harness), "default/shop-main", data={"text": "edited"})
+        await documents.edit(configs(harness), "default/shop-main", data={"text": "edited"})
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
         writes = configs(harness).writes
@@ -588,7 +584,9 @@ async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> N
         await controller.sites.put("shop", site("hi", "a", "b"))
         await harness.run_until_idle()
         store, runtime = configs(harness), harness.runtime
-        await edit(store, "default/shop-a", metadata={"finalizers": ["example.com/hold", "b.c/d"]})
+        await documents.edit(
+            store, "default/shop-a", metadata={"finalizers": ["example.com/hold", "b.c/d"]}
+        )
         await harness.run_until_idle()
         assert runtime.explain("shop").held == []
         await controller.sites.put("shop", site("hi", "b"))
@@ -603,7 +601,7 @@ async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> N
         await harness.run_until_idle()
         [text] = runtime.explain("shop").held
         assert "shop-a" in text
-        await edit(store, "default/shop-a", metadata={"finalizers": None})
+        await documents.edit(store, "default/shop-a", metadata={"finalizers": None})
         await harness.run_until_idle()
         assert runtime.explain("shop").held == []
 

@@ -27,13 +27,13 @@ from natsctl.core.migration import (
     outdated,
     planned,
 )
-from natsctl.model import documents
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.store import Stored
 from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers.old_shops import Shops as OldShops
 from tests.support.controllers.shop_versions import SHOPS, SIGNS, Shop, Shops, ShopSpec, old
+from tests.support.stores import documents
 
 CYCLES_S = 3600.0  # many GC cycles
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from controllers.webapps import WebApps, name_of
 from natsctl import InvalidObjectError, StoreMissingError
-from natsctl.model import documents
 from natsctl.testing import Harness, MemoryManifestStore, running
 from tests.support.controllers.app_controller import document, put
+from tests.support.stores import documents
 
 APPS, DEFAULTS = WebApps.apps.kind, WebApps.defaults.kind
 SLOTS = (WebApps.configs, WebApps.deployments, WebApps.services)
@@ -47,10 +47,7 @@ class Cluster:
         )
 
     async def edit(self, store: MemoryManifestStore, key: str, **changes: object) -> None:
-        """Change an object as `kubectl edit` does."""
-        stored = await store.get(key)
-        changed = documents.merge_patch(documents.parse(stored.value), changes)
-        await store.update(key, documents.render(changed), revision=stored.revision)
+        await documents.edit(store, key, **changes)
         await self.harness.run_until_idle()
 
     async def runs(self, key: str, *, ready: int) -> None:

@@ -24,13 +24,13 @@ from natsctl import (
     secondary,
 )
 from natsctl.managed import Managed
-from natsctl.model import documents
 from natsctl.testing import SimulatedExternal
 from natsctl.testing.simulation.world.external import ExternalSpecs
 from natsctl.testing.simulation.world.network import Network
 from natsctl.testing.simulation.world.process import life_of_task
 from natsctl.watchers import InformerController
 from tests.support.controllers.faulty import DOCUMENTS, PARTS, SHOPS, Shop, part
+from tests.support.stores import documents
 
 CLOUD = SimulatedExternal("cloud")
 POSTERS = kube("v1", "ConfigMap")

@@ -16,9 +16,9 @@ from natsctl.dynamic import (
     ObjectIdentifier,
     kv_kind,
 )
-from natsctl.model.documents import Document
 from natsctl.testing import MemoryManifestStore, MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put
+from tests.support.stores.documents import Document
 
 SECRET = GroupVersionKind("", "v1", "Secret")
 NODE = GroupVersionKind("", "v1", "Node")

@@ -21,9 +21,9 @@ from natsctl import (
     kv,
     kv_kind,
 )
-from natsctl.model import documents
 from natsctl.model.store import Applied, Listed, Store
 from tests.support.controllers.faulty import SHOPS
+from tests.support.stores import documents
 
 SIGNS = kv(dict, bucket="signs")
 

@@ -1,0 +1,43 @@
+"""Documents as other programs read and write them: with `json`, and without natsctl."""
+
+import json
+from typing import Any
+
+from natsctl.model.store import Store
+
+Document = dict[str, Any]
+
+
+def parse(value: bytes) -> Document:
+    document: Document = json.loads(value)
+    return document
+
+
+def render(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def metadata_of(document: Document) -> Document:
+    metadata: Document = document["metadata"]
+    return metadata
+
+
+def merge_patch(document: Document, patch: Document) -> Document:
+    """Apply a JSON merge patch (RFC 7396): a null in *patch* removes the field."""
+    result = {
+        name: old for name, old in document.items() if name not in patch or patch[name] is not None
+    }
+    for name, new in patch.items():
+        if isinstance(new, dict):
+            old = result.get(name)
+            result[name] = merge_patch(old if isinstance(old, dict) else {}, new)
+        elif new is not None:
+            result[name] = new
+    return result
+
+
+async def edit(store: Store, key: str, **changes: object) -> None:
+    """Change an object as `kubectl edit` does: a null removes the field."""
+    stored = await store.get(key)
+    value = render(merge_patch(parse(stored.value), changes))
+    await store.update(key, value, revision=stored.revision)
