@@ -13,10 +13,10 @@ from natsctl.errors import (
     InvalidObjectError,
     NotFoundError,
 )
-from natsctl.model.documents import Document, metadata_of, parse
 from natsctl.model.managed_fields import lost_fields
 from natsctl.model.store import Applied, Deleted, ManifestStore, Stored
 from tests.support.stores.backends import ManifestBackend, listing, take
+from tests.support.stores.documents import Document, metadata_of, parse
 
 OURS, FORMER, THEIRS = "natsctl/apps", "natsctl/old", "people"
 OTHER_UID = "00000000-0000-4000-8000-000000000000"

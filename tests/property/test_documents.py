@@ -1,17 +1,27 @@
-"""Property tests of documents: writes in any order keep the fields of other writers."""
+"""Documents: patches, finalizers, exact numbers, readiness."""
 
 import copy
+import math
+import pickle
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl import Metadata, Object, kv
 from natsctl.core.compare_and_set import with_finalizer
-from natsctl.model import documents
-from natsctl.model.documents import Document
+from natsctl.errors import InvalidObjectError
+from natsctl.model import documents, exact_json
+from natsctl.model.documents import Document, same
+from natsctl.model.readiness import ready, reason
 from natsctl.model.store import Stored
+from natsctl.model.times import time_in, time_text
+
+# ---- property tests of documents: writes in any order keep the fields of other writers
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=3)
 VALUES: st.SearchStrategy[Any] = SCALARS | st.floats(allow_nan=False, allow_infinity=False)
@@ -236,3 +246,328 @@ def test_a_document_agrees_if_its_view_is_the_wanted_one(
         assert documents.agrees(wanted_part, stored_part) == (
             documents.view(wanted_part, stored_part) == wanted_part
         )
+
+
+# ---- documents: patches, exact numbers, readiness
+
+# ---- documents: the fields that each kind of write changes and the fields that it keeps
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    name: str = ""
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class SiteSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    text: str = "hi"
+    max_size: int = 1
+    main: Port | None = None
+    ports: tuple[Port, ...] = ()
+    named: dict[str, Port] = {}
+    tags: frozenset[str] = frozenset()
+    color: Color | None = None
+    since: datetime | None = None
+    counts: dict[int, int] = {}
+    later: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class Circle(msgspec.Struct, frozen=True, tag="circle"):
+    radius: int
+
+
+class Square(msgspec.Struct, frozen=True, tag="square"):
+    side: int
+
+
+class Shape(msgspec.Struct, frozen=True):
+    shape: Circle | Square
+
+
+class TestParse:
+    @pytest.mark.parametrize(
+        "value", [b"", b"{", b"[]", b'"text"', b"null", b"7", b"\xff", b'{"a": \xff}']
+    )
+    def test_parse_refuses_values_that_are_not_json_objects(self, value: bytes) -> None:
+        with pytest.raises(InvalidObjectError, match="not a JSON object"):
+            documents.parse(value)
+
+    def test_parse_refuses_a_document_nested_too_deeply(self) -> None:
+        with pytest.raises(InvalidObjectError):
+            documents.parse(b'{"a":' * 100_000)
+
+    def test_missing_or_invalid_metadata_is_empty(self) -> None:
+        assert documents.metadata_of({}) == documents.metadata_of({"metadata": "x"}) == {}
+
+
+class TestOverlay:
+    def test_lists_are_replaced_as_a_whole(self) -> None:
+        current: Document = {"ports": [{"number": 1, "unknown": 2}]}
+        result = documents.overlay(current, SiteSpec(ports=(Port(number=3),)))
+        assert result["ports"] == [{"number": 3, "name": ""}]
+
+    def test_none_replaces_a_struct(self) -> None:
+        assert documents.overlay({"main": {"number": 1}}, SiteSpec())["main"] is None
+
+    def test_an_unset_field_is_removed(self) -> None:
+        assert documents.overlay({}, SiteSpec(later=1))["later"] == 1
+        assert "later" not in documents.overlay({"later": 1}, SiteSpec())
+
+    def test_a_union_of_the_same_variant_is_merged(self) -> None:
+        current: Document = {"shape": {"type": "circle", "radius": 1, "unknown": 2}}
+        result = documents.overlay(current, Shape(Circle(3)))
+        assert result["shape"] == {"type": "circle", "radius": 3, "unknown": 2}
+
+    def test_a_union_of_another_variant_is_replaced(self) -> None:
+        current = documents.overlay({}, Shape(Circle(3)))
+        result = documents.overlay(current, Shape(Square(4)))
+        assert result["shape"] == {"type": "square", "side": 4}
+
+
+class TestMergePatch:
+    @pytest.mark.parametrize(
+        ("document", "patch", "merged"),
+        [
+            # the examples of RFC 7396 whose target and patch are objects
+            ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+            ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+            ({"a": "b"}, {"a": None}, {}),
+            ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+            ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+            ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+            ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+            ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+            ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+            ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        ],
+    )
+    def test_a_merge_patch_follows_rfc_7396(
+        self, document: Document, patch: Document, merged: Document
+    ) -> None:
+        assert documents.merge_patch(document, patch) == merged
+
+
+class TestStamp:
+    """natsctl sets the bookkeeping fields and ignores values given by the writer."""
+
+    def first(self, new: Document) -> Document:
+        return documents.stamp(None, new)
+
+    def test_a_new_object_gets_a_uid_and_its_first_generation(self) -> None:
+        metadata = documents.metadata_of(self.first({"spec": {}}))
+        assert metadata["generation"] == 1
+        assert isinstance(metadata["uid"], str)
+        assert len(metadata["uid"]) == 36
+
+    def test_two_objects_get_different_uids(self) -> None:
+        assert self.first({"spec": {}})["metadata"] != self.first({"spec": {}})["metadata"]
+
+    def test_a_missing_generation_restarts_at_one(self) -> None:
+        stamped = documents.stamp({"spec": {"text": "1"}}, {"spec": {"text": "2"}})
+        assert documents.metadata_of(stamped)["generation"] == 1
+
+    def test_bookkeeping_fields_given_by_the_writer_are_ignored(self) -> None:
+        created = self.first({"spec": {}})
+        forged: Document = {
+            "spec": {},
+            "metadata": {
+                "generation": 99,
+                "uid": "mine",
+                "finalizers": ["mine"],
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+        }
+        assert documents.stamp(created, forged) == created
+        assert set(documents.metadata_of(self.first(forged))) == {"uid", "generation"}
+
+    def test_empty_bookkeeping_fields_cause_no_write(self) -> None:
+        by_hand: Document = {
+            "metadata": {
+                "labels": {},
+                "annotations": {},
+                "finalizers": [],
+                "generation": 3,
+                "uid": "u",
+                "deletionTimestamp": None,
+            },
+            "spec": {},
+        }
+        assert documents.stamp(by_hand, by_hand) == by_hand
+
+
+class TestDeletionMark:
+    def test_marked_deleted_sets_the_timestamp_and_increments_the_generation(self) -> None:
+        marked = documents.metadata_of(documents.marked_deleted({"metadata": {"generation": 4}}))
+        assert marked["generation"] == 5
+        deleted_at = marked["deletionTimestamp"]
+        assert isinstance(deleted_at, str)
+        assert abs((datetime.now(UTC) - datetime.fromisoformat(deleted_at)).total_seconds()) < 60
+
+
+BASE: Document = {
+    "metadata": {"uid": "u", "generation": 3, "labels": {"a": "b"}},
+    "spec": {"text": "hi", "size": 1.5},
+    "status": {"ready": True},
+}
+
+
+def with_metadata(**changed: object) -> Document:
+    return {**BASE, "metadata": {**documents.metadata_of(BASE), **changed}}
+
+
+class TestDesiredState:
+    """Only a change of the desired state triggers a sync."""
+
+    def differs(self, new: Document) -> bool:
+        return documents.desire_differs(documents.render(BASE), documents.render(new))
+
+    @pytest.mark.parametrize(
+        ("before", "after"), [(1, True), (False, 0.0), ([{"a": 1}], [{"a": True}])]
+    )
+    def test_booleans_and_numbers_differ(self, before: object, after: object) -> None:
+        first, second = (documents.render({"spec": {"x": x}}) for x in (before, after))
+        assert documents.desire_differs(first, second)
+        stamped = documents.stamp(documents.parse(first), documents.parse(second))
+        assert documents.metadata_of(stamped)["generation"] == 1
+
+    def test_another_notation_of_a_number_is_no_difference(self) -> None:
+        assert not documents.desire_differs(b'{"spec": {"x": 1}}', b'{"spec": {"x": 1.0}}')
+
+    def test_deeply_nested_documents_are_compared(self) -> None:
+        deep = b'{"spec": ' + b"[" * 400 + b"1" + b"]" * 400 + b"}"
+        assert not documents.desire_differs(deep, deep)
+
+    def test_a_finalizer_of_an_object_marked_deleted_is_a_difference(self) -> None:
+        two_finalizers = with_metadata(
+            deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"]
+        )
+        one_finalizer = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
+        assert documents.desire_differs(
+            documents.render(two_finalizers), documents.render(one_finalizer)
+        )
+
+
+class TestPlain:
+    def test_nan_becomes_null(self) -> None:
+        assert documents.plain(math.nan) is None
+
+
+# ---- jSON numbers that a float cannot represent are read and written exactly
+
+NUMBERS = [
+    b"12345678901234567890.5",
+    b"0.1000000000000000055511151231257827",
+    b"1e400",
+    b"-1E-400",
+    b"123456789012345678901234567890",
+    b"1.0",
+    b"1",
+    b"1.50",
+    b"1e5",
+    b"0.1",
+    b"-0.0",
+    b"1e99999999999999999999",
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_a_number_is_written_as_it_was_read(text: bytes) -> None:
+    value = b'{"deep":[' + text + b"]}"
+    assert exact_json.encode(exact_json.decode(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("encoded", "other_encoded", "equal"),
+    [
+        (b"12345678901234567890.5", b"12345678901234567890.6", False),
+        (b"12345678901234567890.5", b"12345678901234567000.0", False),
+        (b"1e400", b"1e401", False),
+        (b"1e400", b"10e399", True),
+        (b"0.10", b"0.1", True),
+        (b"1E2", b"100", True),
+        (b"1.0", b"1", True),
+        (b"1e99999999999999999999", b"1", False),
+    ],
+)
+def test_numbers_are_compared_exactly(encoded: bytes, other_encoded: bytes, equal: bool) -> None:  # noqa: FBT001 - a test parameter
+    number, other_number = exact_json.decode(encoded), exact_json.decode(other_encoded)
+    assert (number == other_number) is equal
+    assert (other_number == number) is equal
+    assert same([number], [other_number]) is equal
+    if equal:
+        assert hash(number) == hash(other_number)
+
+
+def test_an_exact_number_survives_a_copy() -> None:
+    number = exact_json.decode(b"12345678901234567890.5")
+    assert exact_json.encode(pickle.loads(pickle.dumps(number))) == b"12345678901234567890.5"
+
+
+def test_a_value_that_is_not_json_is_refused() -> None:
+    with pytest.raises(TypeError, match="objects of type object is unsupported"):
+        exact_json.encode({"a": object()})
+
+
+# ---- readiness of an object and its reason, read from its status
+
+
+def conditions(*items: object) -> Document:
+    return {"status": {"conditions": list(items)}}
+
+
+READY = {"type": "Ready", "status": "False", "reason": "Creating"}
+UNSYNCED = {"type": "Synced", "status": "False", "reason": "ReconcileError"}
+AVAILABLE = {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected_status", "expected_reason"),
+    [
+        (conditions(READY), "False", "Creating"),
+        (conditions(AVAILABLE), "True", "MinimumReplicasAvailable"),
+        (conditions(AVAILABLE, READY), "False", "Creating"),
+        (conditions({"type": "Ready", "status": "Unknown", "reason": 5}), "Unknown", ""),
+        (conditions({"type": "Progressing", "status": "True", "reason": "x"}), "-", ""),
+        (conditions("odd", READY), "False", "Creating"),
+        (conditions(UNSYNCED), "False", "ReconcileError"),
+        (conditions(UNSYNCED, {"type": "Ready", "status": "True"}), "True", ""),
+        (conditions({"type": "Synced", "status": "True"}), "-", ""),
+        ({"status": {"conditions": {"type": "Ready"}}}, "-", ""),
+        ({"status": {"ready": True, "conditions": [READY]}}, "True", "Creating"),
+        ({}, "-", ""),
+        (None, "-", ""),
+    ],
+)
+def test_readiness_comes_from_the_conditions(
+    document: Document | None, expected_status: str, expected_reason: str
+) -> None:
+    assert (ready(document), reason(document)) == (expected_status, expected_reason)
+
+
+# ---- times as texts
+
+NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2030-01-01T12:00:00Z", NOW),
+        ("2030-01-01T12:00:00+00:00", NOW),
+        ("2030-01-01T12:00:00", NOW),
+        ("2030-01-01T13:00:00.5+01:00", NOW + timedelta(seconds=0.5)),
+        ("now", None),
+        ("", None),
+    ],
+)
+def test_timestamps_are_parsed_in_common_formats(text: str, time: datetime | None) -> None:
+    assert time_in(text) == time
+
+
+def test_a_time_is_written_in_utc_with_the_precision_that_is_named() -> None:
+    time = NOW + timedelta(milliseconds=250)
+    assert time_text(time) == "2030-01-01T12:00:00Z"
+    assert time_text(time, timespec="milliseconds") == "2030-01-01T12:00:00.250Z"

@@ -1,9 +1,26 @@
-"""Property tests of hiding: no part of a secret is shown, in any context and at any length."""
+"""Secrets are hidden in every text."""
 
+import math
+import time
+from urllib.parse import quote
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.telemetry.hiding import Hider
+from natsctl.telemetry.hiding import (
+    ERROR_MAX,
+    TEXT_MAX,
+    Hider,
+    Secrets,
+    enumerated,
+    error_text,
+    hidden,
+    quoted,
+    shortened,
+)
+
+# ---- property tests of hiding: no part of a secret is shown, in any context and at any length
 
 KNOWN_SECRET = "correct-horse-battery-staple"
 SECRETS = [
@@ -61,3 +78,223 @@ def test_a_short_text_is_hidden_like_the_beginning_of_a_long_one(text: str) -> N
     ending = "\n" + "(" * 60
     hide = Hider()
     assert hide(text) + ending == hide(text + ending)
+
+
+# ---- secrets are hidden in every text, and long texts are cut
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.dGhlIHNpZ25hdHVyZQ"
+SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+KEY = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\nIIKz\n-----END EC PRIVATE KEY-----"
+LONG_KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0\n" * 50
+HOSTILE = [
+    *("eyJ-aaaaaaaa-", "eyJaaaaaaaaa-", "eyJ", "eyJaaaaaaaa.", "-eyJ-eyJ.", "a://", "://a:b"),
+    *("://a@", "a", "-", ".", "a.", "bearer ", "bearer aaaaa ", SEED, "SA", "PRIVATE KEY "),
+    *("token", "token=", 'api_key"', "x-", "x-a", "-token", "authorization: ", "authorization="),
+    *("-----BEGIN PRIVATE KEY", "-----BEGIN A PRIVATE KEY----------END ", "correct hors"),
+]
+
+
+def test_a_registered_secret_is_hidden_everywhere_until_it_is_released() -> None:
+    hide = Hider(["known"])
+    with Secrets(["correct horse"]) as secrets:
+        secrets.keep("battery")
+        assert hide("known: correct horse, battery") == "***: ***, ***"
+        assert hidden("known: correct horse, battery") == "known: ***, ***"
+    assert hidden("correct horse, battery") == "correct horse, battery"
+
+
+def test_a_secret_registered_twice_is_hidden_until_both_release_it() -> None:
+    with Secrets(["correct horse"]):
+        with Secrets(["correct horse"]):
+            pass
+        assert hidden("correct horse") == "***"
+    assert hidden("correct horse") == "correct horse"
+
+
+def test_empty_and_blank_texts_are_not_secrets() -> None:
+    with Secrets(["", " "]) as secrets:
+        secrets.keep("")
+        assert hidden("a b") == "a b"
+
+
+def test_only_the_newest_secrets_are_kept() -> None:
+    with Secrets() as secrets:
+        for number in range(200):
+            secrets.keep(f"token-number-{number}")
+        assert len(secrets.texts) < 100
+        assert hidden("token-number-199") == "***"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Bearer part.of.it", "Bearer ***"),
+        ("nats://ann:part@hub", "nats://***@hub"),
+        ("eyJhbGciOiJIUzI1NiJ9.part.dGhl", "***"),
+    ],
+)
+def test_a_secret_within_a_credential_is_hidden_with_the_whole_credential(
+    text: str, shown: str
+) -> None:
+    with Secrets(["part"]):
+        assert hidden(text) == shown
+
+
+def test_the_text_of_an_error_is_its_type_and_message_without_secrets() -> None:
+    assert error_text(ValueError("at nats://ann:hush@hub")) == "ValueError: at nats://***@hub"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("GET https://api/x?token=abc123&x=1", "GET https://api/x?token=***&x=1"),
+        ("login(user='ann', password='abc123')", "login(user='ann', password='***')"),
+        ('{"apiKey": "abc123", "name": "a"}', '{"apiKey": "***", "name": "a"}'),
+        (r"{\"access_token\": \"abc123\"}", r"{\"access_token\": \"***\"}"),
+        ("X-Api-Key: abc123", "X-Api-Key: ***"),
+        ("PRIVATE-TOKEN: abc123", "PRIVATE-TOKEN: ***"),
+        ("Authorization: Token abc123", "Authorization: Token ***"),
+        *(
+            (text, text)
+            for text in (
+                *("max_tokens=4096", "secretName=shop-tls", "cannot read secret: NotFound"),
+                *("token = self.fetch()", "spec.token: expected a text", "Authorization Violation"),
+                *("no authorization: denied by policy", "invalid key 'a..b': empty token"),
+            )
+        ),
+    ],
+)
+def test_a_value_with_the_name_of_a_secret_is_hidden(text: str, shown: str) -> None:
+    assert hidden(text) == shown
+
+
+@pytest.mark.parametrize("repeated", HOSTILE)
+def test_hiding_takes_time_in_proportion_to_the_length_of_the_text(repeated: str) -> None:
+    hide = Hider(["correct horse"])
+    text = repeated * (400_000 // len(repeated) + 1)
+    least_s = dict.fromkeys((50_000, 400_000), math.inf)
+    for _ in range(20):  # a busy machine makes some rounds slow
+        for size in least_s:
+            started = time.thread_time()
+            hide(text[:size], limit=size)
+            least_s[size] = min(least_s[size], time.thread_time() - started)
+        if least_s[400_000] < 24 * least_s[50_000]:  # quadratic time would be 64 times as long
+            return
+    pytest.fail(f"the least times are {least_s}")
+
+
+@pytest.mark.parametrize(
+    "secret", [JWT, SEED, LONG_KEY, "nats://ann:hush-hush-hush@hub", "held secret"]
+)
+@pytest.mark.parametrize("shown", [1, 10, 25, 40])
+def test_a_secret_at_the_cut_is_hidden_as_a_whole(secret: str, shown: int) -> None:
+    before = "x " * 50
+    with Secrets(["held secret"]):
+        text = hidden(before + secret + " and more" * 1000, limit=len(before) + shown)
+    for start in range(len("nats://"), len(secret) - 6):
+        assert secret[start : start + 6] not in text.replace("PRIVATE KEY", "")
+
+
+def test_a_url_longer_than_the_limit_is_hidden() -> None:
+    assert "hush" not in hidden("nats://" + "hush" * 10_000 + "@hub", limit=100)
+
+
+def test_a_long_text_is_cut_with_a_count_of_the_other_characters() -> None:
+    assert hidden("a" * TEXT_MAX) == "a" * TEXT_MAX
+    assert hidden("a " * TEXT_MAX) == "a " * (TEXT_MAX // 2) + f"… ({TEXT_MAX} more characters)"
+
+
+def test_a_long_error_message_is_cut() -> None:
+    assert len(error_text(ValueError("a" * 1_000_000))) < ERROR_MAX + 100
+
+
+def test_a_text_with_surrogates_can_be_encoded() -> None:
+    shown = error_text(ValueError("a file \udcff of nats://ann:\udcff@desk"))
+    assert shown == "ValueError: a file \ufffd of nats://***@desk"
+
+
+def test_the_text_of_an_error_without_a_message_is_its_type() -> None:
+    assert error_text(MemoryError()) == "MemoryError"
+
+
+def test_the_text_of_an_exception_group_ends_with_its_first_errors() -> None:
+    inner = ExceptionGroup("of disks", [KeyError("size"), OSError("nats://ann:hush@hub is away")])
+    group = ExceptionGroup("unhandled", [ValueError("no name"), inner, LookupError("the fourth")])
+    assert error_text(group) == (
+        "ExceptionGroup: unhandled (3 sub-exceptions): ValueError: no name; KeyError: 'size'; "
+        "OSError: nats://***@hub is away"
+    )
+
+
+def test_a_value_is_quoted_briefly_and_without_secrets() -> None:
+    assert quoted("a'b") == repr("a'b")
+    assert quoted(f"token {JWT}") == "'token ***'"
+    assert len(quoted("a" * 130_000)) < 150
+
+
+def test_a_secret_that_follows_another_without_a_space_is_hidden() -> None:
+    assert hidden(f"{SEED}-{JWT}") == "***-***"
+
+
+def test_an_enumeration_counts_the_texts_that_it_leaves_out() -> None:
+    assert enumerated(["a", "b"], 2) == "a, b"
+    assert enumerated(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+
+
+def test_a_short_text_is_not_shortened() -> None:
+    assert shortened("x" * 20, 20) == "x" * 20
+
+
+@pytest.mark.parametrize("limit", [20, 21, 500])
+def test_a_shortened_text_keeps_its_beginning_and_its_end(limit: int) -> None:
+    text = shortened(f"begin{'x' * 1000}end", limit)
+    assert len(text) == limit
+    assert text.startswith("begin")
+    assert text.endswith("end")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nats://ann:p@hub:4222 is down", "nats://***@hub:4222 is down"),
+        ("tls://token@a,nats://u:p/w:x@b", "tls://***@a,nats://***@b"),
+        ("nats://u:p@ss@hub", "nats://***@hub"),
+        (f"the seed {SEED}.", "the seed ***."),
+        (f"creds\n{JWT}\n---", "creds\n***\n---"),
+        (f"a {KEY} b", "a -----BEGIN *** b"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEv", "-----BEGIN ***"),
+        ("Authorization: Bearer abc.def-123", "Authorization: Bearer ***"),
+        ("authorization: basic YW5uOnA=", "authorization: basic ***"),
+    ],
+)
+def test_credentials_and_keys_are_hidden_by_their_form(text: str, shown: str) -> None:
+    assert Hider()(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nats://hub:4222, tls://other and https://10.0.0.1:6443/api?a=b",
+        "mail ann@example.com about SUN and SUNDAY",
+        "sync of team-a.shop failed: the bearer of news",
+        "-----BEGIN CERTIFICATE-----\nMIIB",
+        "",
+    ],
+)
+def test_other_text_is_shown(text: str) -> None:
+    assert Hider()(text) == text
+
+
+def test_known_secrets_are_hidden_within_words() -> None:
+    hide = Hider(["correct horse", "correct horse battery", "", " "])
+    assert hide("xcorrect horse batteryx, correct horse") == "x***x, ***"
+
+
+def test_a_secret_is_hidden_in_a_repr_and_in_a_url() -> None:
+    secret = "it's \\ 100% @home"
+    hide = Hider([secret])
+    assert hide(f"{secret} {secret!r} nats:u:{quote(secret, safe='')}") == '*** "***" nats:u:***'
+
+
+def test_a_short_secret_is_hidden_only_as_a_whole_word() -> None:
+    assert Hider(["s3t"])("s3t: set s3t3 of (s3t)") == "***: set s3t3 of (***)"

@@ -1,12 +1,20 @@
-"""Errors for a wrong controller path name the mistake and suggest the right path."""
+"""Controllers are found in files, modules and packages, and made."""
 
 import itertools
+import os
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from natsctl.daemon.loader import load, load_runnable
+from natsctl import Controller
+from natsctl.cli.main import run
+from natsctl.daemon.loader import load, load_runnable, make
 from natsctl.errors import UsageError
+
+# ---- errors for a wrong controller path name the mistake and suggest the right path
 
 _numbers = itertools.count()
 
@@ -158,3 +166,244 @@ def test_the_error_of_load_runnable_lists_the_runnables_of_the_module(package: s
         load_runnable(f"{package}.good:App")
     assert "and does not have use, run and stop: it is another class" in str(caught.value)
     assert "the controllers there are Apps, Idle, Homeless, Guest" in str(caught.value)
+
+
+# ---- the loader rejects a controller with wrong options, methods or constructor arguments
+
+
+SOURCE = """
+from natsctl import (
+    Controller, InformerController, ManagedController, ManagedReconciler, Object, kv, primary,
+    secondary,
+)
+
+class App(Object, frozen=True):
+    pass
+
+def boom():
+    raise ValueError("no luck")
+
+class Apps(Controller):
+    apps = primary(kv(App, bucket="apps"))
+    names = secondary(kv(App, bucket="names"))  # similar to the name of an option
+    image = "nginx"
+    retries = 3
+
+    async def sync_handler(self, key):
+        pass
+
+class Disks(ManagedController):
+    kind = kv(App, bucket="disks")
+
+    def reconciler(self, managed):
+        return ManagedReconciler(managed)
+
+class Watching(InformerController):
+    options = {}
+
+    def __init__(self):
+        super().__init__(**self.options)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.syspath_prepend(tmp_path)
+    return f"loaded{next(_numbers)}"
+
+
+def make_error(module: str, folder: Path, base: str, *lines: str) -> str:
+    """Load a subclass with these lines in its body, and return the error."""
+    body = "".join(f"    {line}\n" for line in lines)
+    (folder / f"{module}.py").write_text(f"{SOURCE}\nclass Mine({base}):\n{body}")
+    path = f"{module}:Mine"
+    with pytest.raises(UsageError) as caught:
+        make(load_runnable(path), path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Apps", "Disks", "Watching"])
+def test_a_valid_controller_is_created(module: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{module}.py").write_text(SOURCE)
+    path = f"{module}:{name}"
+    assert type(make(load_runnable(path), path)).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("base", "line", "message"),
+    [
+        ("Apps", "workers = 0", "Mine: workers is 0, and must be a whole number from 1 to 10000"),
+        (
+            "Apps",
+            "workers = '4'",
+            "Mine: workers is '4', and must be a whole number from 1 to 10000",
+        ),
+        (
+            "Apps",
+            "workers = True",
+            "Mine: workers is True, and must be a whole number from 1 to 10000",
+        ),
+        ("Apps", "resync_s = 0", "Mine: resync_s is 0, and must be a number of seconds above 0"),
+        ("Apps", "sync_timeout_s = float('nan')", "sync_timeout_s is nan, and must be a number of"),
+        (
+            "Apps",
+            "sync_timeout_s = None",
+            "sync_timeout_s is None, and must be a number of seconds",
+        ),
+        ("Apps", "deletion_policy = 'keep'", "is 'keep', and must be 'delete' or 'orphan'"),
+        ("Apps", "garbage = 30", "Mine: garbage is 30, and must be GarbageLimits(…)"),
+        ("Apps", "retry = 3", "Mine: retry is 3, and must be a function of an error and the"),
+        ("Apps", "kinds = 'Secret'", "Mine: kinds is 'Secret', and must be a list of kinds"),
+        ("Apps", "resync = 5", "Mine: resync = 5 is not an option; did you mean resync_s?"),
+        ("Apps", "worker = 5", "Mine: worker = 5 is not an option; did you mean workers?"),
+        (
+            "Apps",
+            "sync_timout_s = 5",
+            "sync_timout_s = 5 is not an option; did you mean sync_timeout_s",
+        ),
+        ("Disks", "workers = 0", "Mine: workers is 0, and must be a whole number from 1 to 10000"),
+        (
+            "Disks",
+            "stop_timeout = 5",
+            "stop_timeout = 5 is not an option; did you mean stop_timeout_s?",
+        ),
+        ("Watching", "options = {'workers': 0}", "mine: workers is 0, and must be a whole number"),
+        ("Watching", "options = {'timeout_s': -1}", "mine: timeout_s is -1, and must be a number"),
+        ("Watching", "options = {'worker': 1}", "unexpected keyword argument 'worker'"),
+    ],
+)
+def test_the_error_of_a_wrong_option_has_its_name_and_its_type(
+    module: str, tmp_path: Path, base: str, line: str, message: str
+) -> None:
+    assert message in make_error(module, tmp_path, base, line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ("def sync_handler(self, key):", "    pass"),
+            "Mine.sync_handler is not `async def`: write `async def sync_handler(self, key)`",
+        ),
+        (
+            ("async def sync_handler(self):", "    pass"),
+            "Mine.sync_handler takes other arguments: write `async def sync_handler(self, key)`",
+        ),
+        (
+            ("async def sync_handler(self, key):", "    yield 5"),
+            "Mine.sync_handler is not `async def`",
+        ),
+        (("def start(self):", "    pass"), "write `async def start(self)`"),
+        (("def clean(self):", "    pass"), "write `async def clean(self)`"),
+        (
+            ("async def handle_secondary(self, change):", "    return []"),
+            "Mine.handle_secondary is `async def`: write `def handle_secondary(self, change)`",
+        ),
+    ],
+)
+def test_the_error_of_a_wrong_method_has_the_expected_signature(
+    module: str, tmp_path: Path, lines: tuple[str, ...], message: str
+) -> None:
+    assert message in make_error(module, tmp_path, "Apps", *lines)
+
+
+@pytest.mark.parametrize("base", ["Apps", "Disks", "Watching"])
+def test_the_error_of_required_constructor_arguments_names_them(
+    module: str, tmp_path: Path, base: str
+) -> None:
+    lines = ("def __init__(self, region, *, zone, size=1):", "    pass")
+    assert make_error(module, tmp_path, base, *lines) == (
+        f"{module}:Mine needs constructor arguments (region, zone): give them defaults, or write a "
+        "subclass without arguments"
+    )
+
+
+def test_a_constructor_exception_is_one_line_and_the_frames_of_the_user(
+    module: str, tmp_path: Path
+) -> None:
+    lines = make_error(module, tmp_path, "Apps", "def __init__(self):", "    boom()").splitlines()
+    file = tmp_path / f"{module}.py"
+    assert lines[0] == f"{module}:Mine cannot be created: ValueError: no luck"
+    assert [line.split(",")[0].strip() for line in lines if "File" in line] == [
+        f'File "{file}"'
+    ] * 2
+    assert lines[-1].strip() == 'raise ValueError("no luck")'
+
+
+def test_a_library_exception_shows_only_the_frames_of_the_user(module: str, tmp_path: Path) -> None:
+    error = make_error(
+        module, tmp_path, "Apps", "import json", "def __init__(self):", "    self.json.loads('{')"
+    )
+    assert "cannot be created: json.decoder.JSONDecodeError: Expecting property name" in error
+    assert error.count("File") == 1
+    assert "self.json.loads('{')" in error
+
+
+# ---- `natsctl new --example` lists and prints the examples, and the wheel contains them
+
+ROOT = Path(__file__).parents[4]
+EXAMPLES = ["audit", "greetings", "hosts", "rollouts", "streams", "webapps"]
+
+
+def test_every_example_is_listed_with_a_description(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["new", "--example"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == EXAMPLES
+    assert all(len(row.split()) > 4 for row in rows)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_printed_example_is_the_source_file_with_commands_for_the_current_folder(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["new", "--example", name]) == 0
+    printed = capsys.readouterr().out
+    source = (ROOT / "controllers" / f"{name}.py").read_text()
+    assert printed == source.replace(f"controllers.{name}:", f"{name}:")
+    assert f" {name}:" in printed
+    assert "controllers." not in printed
+
+
+def test_a_printed_example_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["new", "--example", "greetings"]) == 0
+    (tmp_path / "printed_greetings.py").write_text(capsys.readouterr().out)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert issubclass(load("printed_greetings:Greetings"), Controller)
+
+
+def test_an_unknown_example_is_an_error_with_a_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["new", "--example", "greting"]) == 3
+    assert "there is no example 'greting'; did you mean greetings?" in capsys.readouterr().err
+
+
+def test_pyproject_includes_every_example_in_the_wheel() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"]["force-include"] == {
+        f"controllers/{name}.py": f"natsctl/examples/{name}.py" for name in ["__init__", *EXAMPLES]
+    } | {"examples/hooks": "natsctl/examples/hooks"}
+
+
+@pytest.mark.long  # pip loads the build backend from the package index
+def test_an_installed_wheel_prints_and_runs_the_examples(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    site, folder = tmp_path / "site", tmp_path / "folder"
+    folder.mkdir()
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
+    wheel = next(tmp_path.glob("*.whl"))
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    environ = {**os.environ, "PYTHONPATH": str(site)}
+
+    def natsctl(*words: str) -> str:
+        command = [sys.executable, "-P", "-m", "natsctl", *words]
+        return subprocess.run(
+            command, check=True, cwd=folder, env=environ, capture_output=True, text=True
+        ).stdout
+
+    assert [row.split()[0] for row in natsctl("example").splitlines()[1:]] == EXAMPLES
+    (folder / "greetings.py").write_text(natsctl("example", "greetings"))
+    for controller in ("greetings:Greetings", "natsctl.examples.webapps:WebApps"):
+        natsctl("rbac", "--no-kube", "--controller", controller)  # the command loads the class

@@ -29,7 +29,6 @@ from natsctl.managed import (
     Observation,
 )
 from natsctl.model.store import Stored
-from natsctl.model.times import time_text
 from natsctl.testing import MemoryCluster, MemoryManifestStore, MemoryRecorder, MemoryStore
 from tests.support.controllers.disk_reconciler import (
     DISKS,
@@ -263,7 +262,7 @@ class TestGracePeriod:
     async def test_a_wait_for_a_resource_that_was_never_observed_is_not_reported(
         self, play: Play
     ) -> None:
-        now = time_text(clock())
+        now = clock().strftime("%Y-%m-%dT%H:%M:%SZ")
         await play.put(external_create_pending=now, external_create_succeeded=now)
         assert await play.reconcile() is not None
         assert play.reasons == []

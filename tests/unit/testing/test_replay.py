@@ -1,4 +1,4 @@
-"""Recorded syncs are replayed in memory."""
+"""Recorded syncs are replayed."""
 
 import asyncio
 import importlib
@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from os import mkfifo
@@ -29,6 +29,9 @@ from natsctl import (
     Controller,
     Object,
     PermanentError,
+    Primary,
+    SimpleWatcher,
+    Snapshot,
     kube,
     kv,
     planning,
@@ -39,12 +42,28 @@ from natsctl import (
 from natsctl.core.environment import within
 from natsctl.core.plan.record import PlanRecord
 from natsctl.core.record.document import Recording, decode_recording
-from natsctl.core.record.recordings import Recordings
+from natsctl.core.record.recordings import KeptSync, Recordings
+from natsctl.core.record.writing import recording_of
 from natsctl.core.sync import current_key
-from natsctl.errors import InvalidInputError, NotFoundError
-from natsctl.testing import MemoryStores, ReplayedSync, ReplayError, replay, running
+from natsctl.core.tape import OutsideStep
+from natsctl.errors import InvalidInputError, NotFoundError, UsageError
+from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
+from natsctl.model.store import Store
+from natsctl.testing import (
+    MemoryStore,
+    MemoryStores,
+    ReplayedSync,
+    ReplayError,
+    VirtualTimeLoop,
+    replay,
+    running,
+)
 from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
+from natsctl.watchers import InformerController, OpinionatedWatcher
+from tests.support.eventually import eventually
+
+# ---- recorded syncs are replayed in memory
 
 STORED = Path(__file__).parent / "recordings"
 
@@ -551,3 +570,479 @@ def test_the_error_about_another_file_names_the_file(tmp_path: Path) -> None:
 def test_another_file_is_refused(text: str, error: str) -> None:
     with pytest.raises(InvalidInputError, match=error):
         decode_recording(text.encode())
+
+
+# ---- recorded reconciliations of managed objects are replayed in memory
+
+
+class DiskSpec(msgspec.Struct, frozen=True):
+    size: int
+
+
+class Disk(Object, frozen=True):
+    spec: DiskSpec
+
+
+DISKS = kv(Disk, bucket="disks")
+
+
+class Cloud:
+    """The disks of a cloud by name, and the calls that it got."""
+
+    def __init__(self, **disks: int) -> None:
+        self.disks = disks
+        self.calls: list[str] = []
+        self.failures: dict[str, Exception] = {}
+        self.leaks = ""
+
+    def call(self, verb: str) -> None:
+        self.calls.append(verb)
+        if verb in self.failures:
+            raise self.failures[verb]
+
+
+CLOUD = Cloud()
+STORED_DISKS = Path(__file__).parent / "recordings" / "version2-managed.json"
+
+
+class Client:
+    """A client that calls the cloud directly."""
+
+    async def observe(self, managed: Managed[Disk]) -> Observation:
+        CLOUD.call("observe")
+        size = CLOUD.disks.get(managed.external_name)
+        if size is None:
+            return Observation()
+        managed.status["size"] = size
+        if CLOUD.leaks:
+            managed.status["password"] = CLOUD.leaks
+        return Observation(exists=True, up_to_date=size == managed.spec["size"])
+
+    async def create(self, managed: Managed[Disk]) -> None:
+        CLOUD.call("create")
+        managed.external_name = f"disk-{len(CLOUD.disks) + 1}"
+        CLOUD.disks[managed.external_name] = managed.spec["size"]
+
+    async def update(self, managed: Managed[Disk]) -> None:
+        CLOUD.call("update")
+        CLOUD.disks[managed.external_name] = managed.spec["size"]
+
+    async def delete(self, managed: Managed[Disk]) -> None:
+        CLOUD.call("delete")
+        CLOUD.disks.pop(managed.external_name, None)
+
+
+class Disks(ManagedController[Disk]):
+    """Reconciles disks with a direct client."""
+
+    kind = DISKS
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self)
+
+    async def connect(self, _managed: Managed[Disk]) -> Client:
+        CLOUD.call("connect")
+        return Client()
+
+
+class ThreadClient(Client):
+    """A client that reads the cloud in a thread, and expects another answer."""
+
+    async def observe(self, managed: Managed[Disk]) -> Observation:
+        answer = await Disks.blocking(read, managed.external_name)
+        size = self.size_in(answer)
+        return Observation(exists=size is not None, up_to_date=size == managed.spec["size"])
+
+    def size_in(self, answer: dict[str, Any]) -> int | None:
+        size: int | None = answer["size"]
+        return size
+
+
+class CorrectedClient(ThreadClient):
+    """The client with the field that the cloud has."""
+
+    def size_in(self, answer: dict[str, Any]) -> int | None:
+        return answer["gigabytes"]
+
+
+def read(name: str) -> dict[str, Any]:
+    CLOUD.call("read")
+    return {"gigabytes": CLOUD.disks.get(name)}
+
+
+class ThreadDisks(Disks):
+    """Reconciles disks with the client that reads in a thread."""
+
+    name = "disks"
+    client: type[Client] = ThreadClient
+
+    async def connect(self, _managed: Managed[Disk]) -> Client:
+        return self.client()
+
+
+class CorrectedDisks(ThreadDisks):
+    name = "disks"
+    client = CorrectedClient
+
+
+@pytest.fixture(autouse=True)
+def cloud() -> Cloud:
+    global CLOUD  # noqa: PLW0603 - a replay makes a new controller of the class
+    CLOUD = Cloud()
+    return CLOUD
+
+
+def grow(document: dict[str, Any]) -> None:
+    document["spec"]["size"] += 1
+
+
+def go(document: dict[str, Any]) -> None:
+    document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+
+def record_disks(
+    controller: type[Disks],
+    happens: Callable[[Cloud], object] = lambda _: None,
+    edit: Callable[[dict[str, Any]], object] = grow,
+) -> Recording:
+    """Return the recording of the sync after the disk `a` settled, *happens* and the *edit*."""
+
+    async def record() -> Recording:
+        stores, recordings = MemoryStores(), Recordings(everything=True)
+        disks, running = stores.store(DISKS), controller(nats=stores)
+        with within(recordings=recordings):
+            task = asyncio.create_task(running.run())
+        await disks.create("a", b'{"spec": {"size": 1}}')
+        await asyncio.sleep(5)
+        happens(CLOUD)
+        stored = await disks.get("a")
+        document = msgspec.json.decode(stored.value)
+        edit(document)
+        before = recordings.of("disks", "a")[-1].started
+        await disks.update("a", msgspec.json.encode(document), revision=stored.revision)
+
+        def later() -> list[KeptSync]:
+            return [sync for sync in recordings.of("disks", "a") if sync.started > before]
+
+        await eventually(later)
+        return await ended(running, task, later()[0])
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(record())
+
+
+async def ended(
+    running: ManagedController[Any], task: asyncio.Task[None], kept: KeptSync
+) -> Recording:
+    """Stop the controller, and return a sync as it is read from a file."""
+    running.stop()
+    await task
+    recording = recording_of(kept, running.host.informers, DISKS, surface="managed", masked=True)
+    return decode_recording(recording.encoded())
+
+
+def first(controller: type[Disks]) -> Recording:
+    """Return the recording of the first sync of the disk `a`."""
+
+    async def record() -> Recording:
+        stores, recordings = MemoryStores(), Recordings(everything=True)
+        running = controller(nats=stores)
+        with within(recordings=recordings):
+            task = asyncio.create_task(running.run())
+        await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
+        await eventually(lambda: recordings.of("disks", "a"))
+        return await ended(running, task, recordings.of("disks", "a")[0])
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(record())
+
+
+def replayed_disks(recording: Recording, controller: type[object]) -> ReplayedSync:
+    CLOUD.calls.clear()
+    return replay_recording(recording, controller)
+
+
+def test_a_recorded_observation_answers_the_client() -> None:
+    recording = record_disks(
+        Disks, lambda cloud: cloud.failures.update(update=RuntimeError("no quota"))
+    )
+    result = replayed_disks(recording, Disks)
+    assert result.verdict is Verdict.AS_RECORDED
+    assert str(result.replayed) == "RuntimeError: no quota"
+    assert "update external a" in result.writes
+    assert CLOUD.calls == []
+
+
+def test_a_successful_reconciliation_succeeds_again_without_differences() -> None:
+    result = replayed_disks(record_disks(Disks), Disks)
+    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
+
+
+def test_a_failed_observation_fails_as_recorded() -> None:
+    recording = record_disks(
+        Disks, lambda cloud: cloud.failures.update(observe=OSError("no route"))
+    )
+    assert str(replayed_disks(recording, Disks).replayed) == "OSError: no route"
+
+
+def test_a_failed_connection_fails_as_recorded() -> None:
+    recording = record_disks(
+        Disks, lambda cloud: cloud.failures.update(connect=OSError("no login"))
+    )
+    assert str(replayed_disks(recording, Disks).replayed) == "OSError: no login"
+
+
+def test_a_creation_is_answered_as_recorded() -> None:
+    result = replayed_disks(first(Disks), Disks)
+    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
+    assert "create external a" in result.writes
+    assert CLOUD.calls == []
+
+
+def test_a_failed_creation_fails_as_recorded() -> None:
+    CLOUD.failures["create"] = ValueError("no zone")
+    result = replayed_disks(first(Disks), Disks)
+    assert result.verdict is Verdict.AS_RECORDED
+    assert result.other_writes == ()
+
+
+def test_a_deletion_is_answered_as_recorded() -> None:
+    result = replayed_disks(record_disks(Disks, edit=go), Disks)
+    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
+    assert "delete external a" in result.writes
+
+
+def test_a_client_that_reads_in_a_thread_is_called_with_the_recorded_answer() -> None:
+    result = replayed_disks(first(ThreadDisks), ThreadDisks)
+    assert (result.verdict, str(result.replayed)) == (Verdict.AS_RECORDED, "KeyError: 'size'")
+    assert CLOUD.calls == []
+
+
+def test_a_corrected_client_succeeds_and_an_unrecorded_write_counts_as_successful() -> None:
+    result = replayed_disks(first(ThreadDisks), CorrectedDisks)
+    assert result.verdict is Verdict.SUCCEEDED, result.missing
+    assert "only replayed: create external a" in result.other_writes
+    assert CLOUD.calls == []
+
+
+def test_an_observation_that_was_not_recorded_is_listed() -> None:
+    CLOUD.failures["connect"] = OSError("no login")
+    recording = first(Disks)
+    steps = tuple(
+        step for step in recording.steps if getattr(step, "name", "") != "external connect"
+    )
+    result = replayed_disks(msgspec.structs.replace(recording, steps=steps), Disks)
+    assert result.missing == ("the result of external connect",)
+
+
+def test_a_stored_reconciliation_of_version_2_is_replayed() -> None:
+    recording = decode_recording(STORED_DISKS.read_bytes())
+    assert recording.version == 2
+    assert replayed_disks(recording, ThreadDisks).verdict is Verdict.AS_RECORDED
+    assert replayed_disks(recording, CorrectedDisks).verdict is Verdict.SUCCEEDED
+
+
+def test_secrets_of_external_calls_are_masked() -> None:
+    def leak(cloud: Cloud) -> None:
+        cloud.leaks = "hunter2-of-a"
+
+    recording = record_disks(Disks, leak)
+    assert b"hunter2" not in recording.encoded()
+    assert any(
+        isinstance(step, OutsideStep) and b"***" in bytes(step.result) for step in recording.steps
+    )
+
+
+def test_a_class_of_another_kind_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="InformerController isn't a subclass of ManagedController"
+    ):
+        replayed_disks(first(Disks), InformerController)
+
+
+# ---- recorded deliveries to watchers are replayed in memory
+
+
+class SiteSpec(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Site(Object, frozen=True):
+    spec: SiteSpec
+
+
+SITES = kv(Site, bucket="sites")
+PAGES = kv(bytes, bucket="pages")
+STORED_SITES = Path(__file__).parent / "recordings" / "version2-watchers.json"
+
+
+class Sites(InformerController):
+    """Copies each site to a page, unless the text of the site is bad."""
+
+    good: tuple[str, ...] = ("hi", "hello")
+
+    def __init__(self, **targets: Any) -> None:
+        super().__init__(name="sites", **targets)
+        self.add_informer(SITES)
+        self.add_watcher(SimpleWatcher(add_func=self.add, update_func=self.change), SITES)
+        self.add_watcher(SimpleWatcher(delete_func=self.remove), SITES)
+
+    async def start(self) -> None:
+        self.pages: Store = await self.open(PAGES)
+
+    async def add(self, new: Snapshot[Site]) -> None:
+        self.check(new)
+        await self.pages.create(new.key, new.object.spec.text.encode())
+
+    async def change(self, old: Snapshot[Site], new: Snapshot[Site]) -> None:
+        self.check(new)
+        page = await self.pages.get(old.key)
+        await self.pages.update(new.key, new.object.spec.text.encode(), revision=page.revision)
+
+    async def remove(self, last: Snapshot[Site]) -> None:
+        await self.pages.delete(last.key)
+
+    def check(self, new: Snapshot[Site]) -> None:
+        if new.object.spec.text not in self.good:
+            raise ValueError(f"cannot show {new.object.spec.text!r}")
+
+
+class CorrectedSites(Sites):
+    """Accepts every text."""
+
+    good = ("hi", "hello", "bad")
+
+
+class HeldSites(Sites):
+    """Copies each site with a watcher that misses no change."""
+
+    def __init__(self, **targets: Any) -> None:
+        InformerController.__init__(self, name="sites", **targets)
+        self.add_informer(SITES)
+        watcher = OpinionatedWatcher(
+            SITES, add_func=self.add, update_func=self.change, delete_func=self.remove
+        )
+        self.add_watcher(watcher, SITES)
+
+
+Happens = Callable[[MemoryStore], Awaitable[object]]
+
+
+def site(text: str) -> bytes:
+    return msgspec.json.encode({"spec": {"text": text}})
+
+
+async def put(sites: MemoryStore, text: str) -> None:
+    stored = await sites.get("a")
+    document = {**msgspec.json.decode(stored.value), "spec": {"text": text}}
+    await sites.update("a", msgspec.json.encode(document), revision=stored.revision)
+
+
+def record_call(controller: type[Sites], text: str, *changes: Happens) -> Recording:
+    """Return the recording of the last delivery after the site `a` and the *changes*.
+
+    A failed delivery comes before the others, as in a daemon.
+    """
+
+    async def record() -> Recording:
+        stores, recordings = MemoryStores(), Recordings(everything=True)
+        sites, running = stores.store(SITES), controller(nats=stores)
+        with within(recordings=recordings):
+            task = asyncio.create_task(running.run())
+        await running.synced.wait()
+        await sites.create("a", site(text))
+        await eventually(lambda: recordings.of("sites", "a"))
+        for change in changes:
+            await asyncio.sleep(1)
+            await change(sites)
+        await asyncio.sleep(1)
+        syncs = recordings.of("sites", "a")
+        last = [sync for sync in syncs if sync.operation == syncs[-1].operation]
+        kept = max(last, key=lambda sync: (sync.failed, len(sync.steps), sync.started))
+        running.stop()
+        await task
+        recorded = recording_of(
+            kept, running.host.informers, SITES, surface="watchers", masked=True
+        )
+        return decode_recording(recorded.encoded())
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(record())
+
+
+def replayed_delivery(recorded: Recording, controller: type[object]) -> ReplayedSync:
+    return replay_recording(recorded, controller)
+
+
+def test_a_failed_delivery_fails_as_recorded() -> None:
+    result = replayed_delivery(record_call(Sites, "bad"), Sites)
+    assert result.verdict is Verdict.AS_RECORDED
+    assert str(result.replayed) == "ValueError: cannot show 'bad'"
+
+
+def test_a_corrected_watcher_gets_the_same_change_and_succeeds() -> None:
+    result = replayed_delivery(record_call(Sites, "bad"), CorrectedSites)
+    assert (result.verdict, result.writes) == (Verdict.SUCCEEDED, ("create kv/pages a",))
+
+
+@pytest.mark.parametrize("controller", [Sites, HeldSites])
+def test_an_update_is_delivered_with_the_state_before(controller: type[Sites]) -> None:
+    recorded = record_call(controller, "hi", lambda sites: put(sites, "hello"))
+    assert recorded.operation == "update"
+    result = replayed_delivery(recorded, controller)
+    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
+    assert "update kv/pages a" in result.writes
+
+
+def test_a_deletion_goes_to_the_watcher_that_got_it() -> None:
+    recorded = record_call(Sites, "hi", lambda sites: sites.delete("a"))
+    assert recorded.delivery is not None
+    assert (recorded.operation, recorded.delivery.watcher) == ("delete", "SimpleWatcher 2")
+    assert replayed_delivery(recorded, Sites).writes == ("delete kv/pages a",)
+
+
+def test_a_read_of_a_watcher_that_was_not_recorded_is_listed() -> None:
+    recorded = record_call(Sites, "hi", lambda sites: put(sites, "bad"))
+    result = replayed_delivery(recorded, CorrectedSites)
+    assert (result.verdict, result.missing) == (Verdict.NOT_RECORDED, ("kv/pages a",))
+
+
+def test_an_added_object_gets_the_finalizers_again() -> None:
+    result = replayed_delivery(record_call(HeldSites, "hi"), HeldSites)
+    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
+
+
+def test_a_released_object_is_cleaned_up_again() -> None:
+    async def go(sites: MemoryStore) -> None:
+        stored = await sites.get("a")
+        document = msgspec.json.decode(stored.value)
+        document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        await sites.update("a", msgspec.json.encode(document), revision=stored.revision)
+
+    recorded = record_call(HeldSites, "hi", go)
+    result = replayed_delivery(recorded, HeldSites)
+    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
+
+
+def test_a_stored_delivery_of_version_2_is_replayed() -> None:
+    recorded = decode_recording(STORED_SITES.read_bytes())
+    assert recorded.version == 2
+    assert replayed_delivery(recorded, Sites).verdict is Verdict.AS_RECORDED
+    assert replayed_delivery(recorded, CorrectedSites).writes == ("create kv/pages a",)
+
+
+def test_a_controller_without_the_watcher_is_refused() -> None:
+    class Others(InformerController):
+        def __init__(self) -> None:
+            super().__init__(name="sites")
+            self.add_informer(SITES)
+
+    with pytest.raises(UsageError, match="sites has no watcher SimpleWatcher"):
+        replayed_delivery(record_call(Sites, "hi"), Others)
+
+
+def test_a_managed_controller_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="ManagedController isn't a subclass of InformerController"
+    ):
+        replayed_delivery(record_call(Sites, "hi"), ManagedController)

@@ -1,11 +1,14 @@
-"""Flags override the environment, which overrides the settings file."""
+"""Settings: where they come from, their errors, and the page that lists them."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from natsctl import KUMORI, OwnerNames
+from natsctl import KUMORI, Controller, OwnerNames
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.daemon.settings.load import LOGIN, Effective, load_settings
 from natsctl.daemon.settings.settings import (
     BY_NAME,
@@ -18,6 +21,8 @@ from natsctl.daemon.settings.settings import (
 )
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import with_context
+
+# ---- flags override the environment, which overrides the settings file
 
 by_name = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 
@@ -394,3 +399,82 @@ def test_an_unknown_context_is_an_error_when_it_is_used(
     options = load_settings({"context": "hub"}, {}).nats
     with pytest.raises(UsageError, match="'hub' is unknown"):
         with_context(options)
+
+
+# ---- `did_you_mean` suggests the nearest known name if it is similar enough
+
+KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKERS")
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("gte", "get"),
+        ("Get", "get"),
+        ("lsit", "list"),
+        ("shpo", "shop"),
+        ("hist", "history"),
+        ("greetngs", "greetings"),
+        ("NATSCTL_WORKRES", "NATSCTL_WORKERS"),
+    ],
+)
+def test_a_near_name_is_suggested(typed: str, near: str) -> None:
+    assert did_you_mean(typed, KNOWN) == f"; did you mean {near}?"
+
+
+@pytest.mark.parametrize("typed", ["start", "ls", "g", "", "frobnicate", "ship-it", "greek"])
+def test_a_far_name_is_not_suggested(typed: str) -> None:
+    assert did_you_mean(typed, KNOWN) == ""
+
+
+# ---- the settings page of the documentation matches the settings
+
+PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
+CELL = r" (.*?) \|"
+ROWS = re.findall(rf"^\| `(\S+)` \|{CELL * 4} `(.+)` \|$", PAGE, re.MULTILINE)
+
+
+def row(setting: Setting) -> tuple[str, str, str, str, str, str]:
+    flags, variables = (
+        ", ".join(f"`{name}`" for name in names) for names in (setting.flags, setting.variables)
+    )
+    return (
+        setting.name,
+        setting.default,
+        setting.meaning,
+        flags,
+        variables,
+        setting.line(),
+    )
+
+
+def test_the_table_matches_the_settings() -> None:
+    assert [row(setting) for setting in SETTINGS] == ROWS
+
+
+def test_the_defaults_of_controllers_match_the_controller_class() -> None:
+    for name in ("workers", "resync_s", "sync_timeout_s"):
+        default = BY_NAME[f"controllers.{name}"].default
+        assert default == f"{getattr(Controller, name):g}, unless the controller sets it"
+
+
+def test_the_example_file_is_valid(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    file = tmp_path / "natsctl.toml"
+    file.write_text(text)
+    effective = load_settings({}, {}, config=str(file))
+    names = {
+        f"{section}.{name}" for section, table in tomllib.loads(text).items() for name in table
+    }
+    assert set(effective.sources) == names
+
+
+@pytest.mark.parametrize("text", ["workers = 'ten'", "resync = 60"])
+def test_the_errors_on_the_page_match_the_raised_errors(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("natsctl.toml").write_text(f"[controllers]\n{text}\n")
+    with pytest.raises(UsageError) as caught:
+        load_settings({}, {})
+    assert f"natsctl: error: {caught.value}\n" in PAGE

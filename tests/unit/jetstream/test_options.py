@@ -1,0 +1,276 @@
+"""The options of a connection to NATS: contexts, servers, precedence and hidden secrets."""
+
+import io
+import json
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from rich.console import Console
+
+from natsctl import NatsOptions
+from natsctl.errors import UsageError
+from natsctl.jetstream.options import Server, Servers, load_context, parse, redacted, with_context
+
+# ---- nATS options: defaults, precedence, contradictions and hidden secrets
+
+SECRETS = NatsOptions(
+    servers=("nats://ann:s3cret@one:4222",), user="ann", password="s3cret", token="s3cret"
+)
+
+
+def test_no_representation_shows_a_secret() -> None:
+    shown = io.StringIO()
+    Console(file=shown).print(SECRETS)
+    for text in (repr(SECRETS), str(SECRETS), f"{SECRETS!r}", shown.getvalue()):
+        assert "s3cret" not in text
+        assert "ann" in text
+        assert "one:4222" in text
+
+
+def test_the_repr_shows_only_given_options() -> None:
+    assert repr(NatsOptions()) == "NatsOptions()"
+    assert repr(NatsOptions(creds="a.creds")) == "NatsOptions(creds='a.creds')"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nats://one:4222", "nats://one:4222"),
+        ("nats://ann:s3cret@one", "nats://***@one"),
+        ("nats://s3cret@one", "nats://***@one"),
+        ("ann:s3cret@one", "***@one"),
+        ("nats://ann:s3@cr/et@one", "nats://***@one"),
+        ("nats://ann:s3,cret@one", "nats://***@one"),
+        (
+            "nats://ann:s3cret@one,tls://two,nats://s3cret@three",
+            "nats://***@one,tls://two,nats://***@three",
+        ),
+    ],
+)
+def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+
+
+def test_one_text_can_list_several_servers() -> None:
+    options = NatsOptions(servers=("nats://one, nats://ann:s3,cret@two", "three,four:1,"))
+    assert options.urls == ("nats://one", "nats://ann:s3,cret@two", "three", "four:1")
+
+
+def test_the_local_server_is_the_default() -> None:
+    assert NatsOptions().urls == ("nats://127.0.0.1:4222",)
+
+
+def test_over_keeps_given_options_and_takes_the_others() -> None:
+    base = NatsOptions(servers=("nats://two",), tls_ca="ca.pem", request_timeout_s=9)
+    assert NatsOptions(servers=("nats://one",)).over(base) == NatsOptions(
+        servers=("nats://one",), tls_ca="ca.pem", request_timeout_s=9
+    )
+
+
+def test_credentials_are_never_mixed() -> None:
+    assert NatsOptions(creds="a.creds").over(SECRETS).identity == "the credentials in a.creds"
+    mixed = NatsOptions(creds="a.creds").over(SECRETS)
+    assert (mixed.user, mixed.password, mixed.token) == (None, None, None)
+    assert NatsOptions(domain="edge").over(NatsOptions(api_prefix="hub")).prefix == "$JS.edge.API"
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix"),
+    [
+        (NatsOptions(), "$JS.API"),
+        (NatsOptions(domain="edge"), "$JS.edge.API"),
+        (NatsOptions(api_prefix="hub.js."), "hub.js"),
+    ],
+)
+def test_the_api_prefix_follows_from_the_options(options: NatsOptions, prefix: str) -> None:
+    assert options.prefix == prefix
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (NatsOptions(creds="a", nkey="b"), "creds and nkey exclude each other"),
+        (NatsOptions(user="ann"), "'ann' is given without a password"),
+        (NatsOptions(password="s3cret"), "password is given without a user"),
+        (NatsOptions(tls_cert="a"), "tls_cert and tls_key belong together"),
+        (NatsOptions(domain="a", api_prefix="b"), "domain and api_prefix exclude each other"),
+    ],
+)
+def test_contradicting_options_are_rejected(options: NatsOptions, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        options.check()
+    assert "s3cret" not in str(caught.value)
+
+
+# ---- contexts of the nats CLI are loaded, or rejected with the name of the file
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "nats" / "context"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def save(folder: Path, name: str, **context: object) -> None:
+    (folder / f"{name}.json").write_text(json.dumps({"description": "", "url": ""} | context))
+
+
+def test_every_context_field_sets_its_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    save(
+        folder,
+        "edge",
+        url="nats://one,nats://two",
+        user="ann",
+        password="s3cret",
+        token="s3cret2",
+        creds="~/a.creds",
+        nkey="$HOME/a.nk",
+        cert="/c.pem",
+        key="/k.pem",
+        ca="/ca.pem",
+        tls_first=True,
+        jetstream_domain="edge",
+        inbox_prefix="_MINE",
+        color_scheme="bright",
+    )
+    assert load_context("edge") == NatsOptions(
+        servers=("nats://one,nats://two",),
+        user="ann",
+        password="s3cret",
+        token="s3cret2",
+        creds="/home/ann/a.creds",
+        nkey="/home/ann/a.nk",
+        tls_cert="/c.pem",
+        tls_key="/k.pem",
+        tls_ca="/ca.pem",
+        tls_first=True,
+        domain="edge",
+        inbox_prefix="_MINE",
+    )
+
+
+def test_an_empty_context_sets_no_option(folder: Path) -> None:
+    save(folder, "empty", user="", jetstream_api_prefix="")
+    assert load_context("empty") == NatsOptions()
+
+
+def test_an_api_prefix_overrides_a_domain(folder: Path) -> None:
+    save(folder, "edge", jetstream_domain="edge", jetstream_api_prefix="hub.API")
+    assert load_context("edge").prefix == "hub.API"
+
+
+def test_the_selected_context_is_the_default(folder: Path) -> None:
+    save(folder, "edge", url="nats://one")
+    (folder.parent / "context.txt").write_text("edge\n")
+    assert load_context().servers == ("nats://one",)
+
+
+def test_without_a_selected_context_the_error_names_the_select_command(folder: Path) -> None:
+    with pytest.raises(UsageError, match=f"{folder.parent / 'context.txt'}.*nats context select"):
+        load_context()
+
+
+def test_options_without_a_context_are_unchanged() -> None:
+    options = NatsOptions(servers=("nats://one",))
+    assert with_context(options) is options
+
+
+def test_given_options_override_the_context(folder: Path) -> None:
+    save(folder, "edge", url="nats://one", token="s3cret", ca="/ca.pem")
+    options = with_context(NatsOptions(context="edge", creds="a.creds"))
+    assert (options.servers, options.creds, options.token) == (("nats://one",), "a.creds", None)
+    assert options.tls_ca == "/ca.pem"
+
+
+def test_the_error_of_an_unknown_name_lists_the_nearest_contexts_first(folder: Path) -> None:
+    for name in ("alpha", "production", "prod-eu", "zeta"):
+        save(folder, name)
+    with pytest.raises(UsageError) as caught:
+        load_context("prod")
+    assert f"there is no {folder / 'prod.json'}; the contexts are prod-eu, production" in str(
+        caught.value
+    )
+
+
+def test_without_any_context_the_error_states_that(folder: Path) -> None:
+    with pytest.raises(UsageError, match=f"{folder / 'edge.json'}, and no other context"):
+        load_context("edge")
+
+
+@pytest.mark.parametrize("text", ['{"password": "s3cret"', '{"password": ["s3cret"]}', "\xff"])
+def test_the_error_of_a_damaged_context_names_the_file_without_its_content(
+    folder: Path, text: str
+) -> None:
+    (folder / "edge.json").write_text(text, "latin-1")
+    with pytest.raises(UsageError, match=r"edge\.json is not a valid context in JSON") as caught:
+        load_context("edge")
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("field", ["nsc", "user_jwt", "socks_proxy"])
+def test_an_unsupported_context_field_is_rejected(folder: Path, field: str) -> None:
+    save(folder, "edge", **{field: "something"})
+    refused = rf"edge\.json uses {field}, which natsctl does not support"
+    with pytest.raises(UsageError, match=refused):
+        load_context("edge")
+
+
+# ---- servers are parsed from URLs, tried in turn, and discovered from the cluster
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("one", Server("nats://one:4222")),
+        ("one:1", Server("nats://one:1")),
+        ("tls://one", Server("tls://one:4222")),
+        ("wss://one/nats", Server("wss://one:443/nats")),
+        ("nats://[::1]", Server("nats://[::1]:4222")),
+        ("nats://ann:s3%2Fcret@one", Server("nats://one:4222", user="ann", password="s3/cret")),
+        ("nats://s3%40cret@one", Server("nats://one:4222", token="s3@cret")),
+    ],
+)
+def test_a_url_has_a_server_and_optional_credentials(url: str, server: Server) -> None:
+    assert parse(url) == server
+    assert repr(parse(url)) == server.address
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "http://one", "nats://", "nats://one:port", "nats://ann:s3cret@one:port", "nats://["],
+)
+def test_an_invalid_url_is_rejected_without_its_password(url: str) -> None:
+    with pytest.raises(UsageError, match="not the URL of a NATS server") as caught:
+        parse(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_server_that_failed_is_tried_last() -> None:
+    servers = Servers(["nats://one", "nats://two", "nats://three"])
+    first, *later_servers = servers.round()
+    servers.failed(first)
+    assert servers.round() == (*later_servers, first)
+
+
+def test_announced_servers_follow_the_configured_servers() -> None:
+    servers = Servers(["nats://ann:s3cret@one"])
+    (configured,) = servers.round()
+    servers.announce([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], configured)
+    assert servers.round() == (
+        configured,
+        Server("nats://10.0.0.2:4222", user="ann", password="s3cret", tls_name="one"),
+    )
+    assert str(servers) == "nats://one:4222"
+
+
+def test_a_new_announcement_replaces_the_previous_one() -> None:
+    servers = Servers(["nats://one"])
+    (configured,) = servers.round()
+    servers.announce([urlparse("nats://two:4222")], configured)
+    servers.announce([urlparse("nats://three:4222")], configured)
+    assert [server.address for server in servers.round()][1:] == ["nats://three:4222"]

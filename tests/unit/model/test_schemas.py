@@ -1,0 +1,357 @@
+"""Schemas of kinds, versions and paths of fields."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from natsctl import Object, kv
+from natsctl.errors import InvalidObjectError, UsageError
+from natsctl.model import documents
+from natsctl.model.objects import STORED_VERSION
+from natsctl.model.schemas.field_paths import FieldPath, parse_columns
+from natsctl.model.schemas.kind_schema import KindSchema, Role, has_schema, json_schema
+
+# ---- paths of fields: parsing, values, texts and order
+
+DOCUMENT = {
+    "key": "shop",
+    "metadata": {"labels": {"a.b/c": "x"}},
+    "spec": {
+        "image": "nginx",
+        "ports": [{"name": "http", "number": 80}, {"name": "https", "number": 443}],
+        "open": True,
+        "nothing": None,
+        "size": {"x": 1},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("key", "shop"),
+        ("spec.image", "nginx"),
+        (".spec.image", "nginx"),
+        ("{.spec.image}", "nginx"),
+        ("$.spec.image", "nginx"),
+        ("spec['image']", "nginx"),
+        (r"metadata.labels.a\.b/c", "x"),
+        ('metadata.labels["a.b/c"]', "x"),
+        ("spec.ports[0].name", "http"),
+        ("spec.ports[-1].number", "443"),
+        ("spec.ports[*].name", "http,https"),
+        ("spec.open", "true"),
+        ("spec.size", '{"x":1}'),
+        ("spec.size.*", "<none>"),
+        ("spec.missing", "<none>"),
+        ("spec.nothing", "<none>"),
+        ("spec.image.deeper", "<none>"),
+        ("spec.ports[9].name", "<none>"),
+        ("spec.ports.name", "<none>"),
+    ],
+)
+def test_a_path_has_the_text_of_its_field(path: str, text: str) -> None:
+    assert FieldPath.parse(path).text_in(DOCUMENT) == text
+
+
+@pytest.mark.parametrize("text", ["", ".", "a..b", "a[", "a[x]", "a b", "a]", "{}", "a.", "'a'"])
+def test_a_malformed_path_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not the path of a field"):
+        FieldPath.parse(text)
+
+
+def test_numbers_are_before_texts_and_missing_fields_are_last() -> None:
+    path = FieldPath.parse("a")
+    values: list[object] = ["v10", 10, None, "v9", 2.5, "", "B", "a", True]
+    documents = [{} if value is None else {"a": value} for value in values]
+    ordered = [document.get("a") for document in sorted(documents, key=path.sort_key)]
+    assert ordered == [True, 2.5, 10, "", "a", "B", "v9", "v10", None]
+
+
+@pytest.mark.parametrize("heading", ["", " A", "A\n"])
+def test_a_heading_that_cannot_be_printed_is_refused(heading: str) -> None:
+    with pytest.raises(UsageError, match="is not the heading of a column"):
+        parse_columns({heading: "spec"})
+
+
+def test_a_kind_with_a_malformed_column_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'spec\.\.image' is not the path of a field"):
+        kv(Object, bucket="b", columns={"IMAGE": "spec..image"})
+
+
+# ---- schemas of kinds: their JSON Schema, and which of two schemas counts
+
+
+class DoorSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """A door.
+
+    Attributes:
+        paint_colour: the colour
+            of the paint.
+        size: how wide.
+
+    It opens.
+    """
+
+    paint_colour: str
+    size: int = 1
+    tags: frozenset[str] = frozenset("cab")
+
+
+class Door(Object, frozen=True):
+    spec: DoorSpec
+
+
+DOORS = kv(Door, bucket="doors")
+
+
+def schema(
+    *,
+    controller: str = "doors",
+    controller_version: str = "",
+    role: Role = "primary",
+    version: int = 1,
+    keys: str = ">",
+) -> KindSchema:
+    return KindSchema(
+        kind="Door.doors",
+        bucket="doors",
+        keys=keys,
+        controller=controller,
+        controller_version=controller_version,
+        role=role,
+        version=version,
+        schema={"title": f"{controller}{controller_version}{version}"},
+    )
+
+
+class TestJsonSchema:
+    def test_the_dialect_is_2020_12(self) -> None:
+        assert json_schema(DOORS)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+    def test_attributes_in_a_docstring_describe_the_fields(self) -> None:
+        definitions: Any = json_schema(DOORS)["$defs"]
+        spec = definitions["DoorSpec"]
+        assert spec["properties"]["paintColour"]["description"] == "the colour of the paint."
+        assert spec["properties"]["size"]["description"] == "how wide."
+        assert spec["description"] == "A door.\n\nIt opens."
+
+    def test_a_status_may_have_any_fields(self) -> None:
+        definitions: Any = json_schema(DOORS)["$defs"]
+        assert definitions["Door"]["properties"]["status"]["type"] == "object"
+
+    def test_the_default_of_a_set_is_in_order(self) -> None:
+        definitions: Any = json_schema(DOORS)["$defs"]
+        assert definitions["DoorSpec"]["properties"]["tags"]["default"] == ["a", "b", "c"]
+
+    def test_bytes_and_values_with_a_decoder_have_no_schema(self) -> None:
+        assert has_schema(DOORS)
+        assert not has_schema(kv(bytes, bucket="b"))
+        assert not has_schema(kv(DoorSpec, bucket="b", decoder=lambda _: DoorSpec("red")))
+
+
+class TestReplacing:
+    @pytest.mark.parametrize(
+        ("mine", "theirs"),
+        [
+            (schema(controller_version="1.10"), schema(controller_version="1.9")),
+            (schema(controller_version="2.0"), schema(controller_version="2.0rc1")),
+            (schema(controller_version="v2"), schema(controller_version="1.9.9")),
+            (schema(controller_version="1.0.1"), schema(controller_version="1.0")),
+            (schema(controller_version="1.0"), schema()),
+            (schema(version=2), schema(version=1, controller_version="9")),
+            (schema(), schema(role="tertiary", controller="reader", version=2)),
+            (schema(role="secondary"), schema(role="tertiary", controller="reader")),
+        ],
+    )
+    def test_the_newer_schema_replaces_the_older_one_only(
+        self, mine: KindSchema, theirs: KindSchema
+    ) -> None:
+        assert mine.replaces(theirs)
+        assert not theirs.replaces(mine)
+
+    def test_a_controller_replaces_its_own_schema_of_the_same_version(self) -> None:
+        changed = msgspec.structs.replace(schema(), schema={})
+        assert changed.replaces(schema())
+
+    def test_another_controller_does_not_replace_an_equal_schema(self) -> None:
+        assert not schema(controller="other").replaces(schema())
+
+    def test_an_unchanged_schema_is_not_replaced(self) -> None:
+        assert not schema().replaces(schema())
+
+
+def test_a_schema_describes_the_keys_of_its_pattern() -> None:
+    assert schema(keys="eu.*").describes("eu.shop")
+    assert not schema(keys="eu.*").describes("us.shop")
+
+
+# ---- objects that were stored as older types are read and written as the newest type
+
+
+class SpecV1(msgspec.Struct, frozen=True):
+    image: str
+    timeout: int = 5  # seconds
+
+
+class ShopV1(Object, frozen=True):
+    spec: SpecV1
+
+
+class Gate(msgspec.Struct, frozen=True):
+    colour: str = "red"
+
+
+class SpecV2(msgspec.Struct, frozen=True):
+    image: str
+    timeout: int = 5000  # milliseconds
+    door: Gate = Gate()
+
+
+class ShopV2(Object, frozen=True):
+    spec: SpecV2
+
+
+class Spec(msgspec.Struct, frozen=True):
+    container: str = "none"
+    timeout: int = 5000
+    door: Gate = Gate()
+
+
+class Shop(Object, frozen=True):
+    spec: Spec
+
+
+def from_v1(old: ShopV1) -> Shop:
+    if old.spec.image == "broken":
+        raise ValueError("no such image")
+    return Shop(spec=Spec(container=old.spec.image, timeout=old.spec.timeout * 1000))
+
+
+def from_v2(old: ShopV2) -> Shop:
+    return Shop(spec=Spec(container=old.spec.image, timeout=old.spec.timeout, door=old.spec.door))
+
+
+SHOPS_V1 = kv(ShopV1, bucket="shops")
+SHOPS = kv(Shop, bucket="shops", older=[(ShopV2, from_v2), (ShopV1, from_v1)])
+
+
+def value(spec: object, version: int | None = None, **fields: object) -> bytes:
+    annotations = {} if version is None else {STORED_VERSION: str(version)}
+    metadata = {"uid": "u", "generation": 3, "labels": {"a": "b"}, "annotations": annotations}
+    return msgspec.json.encode({"metadata": metadata, "spec": spec, **fields})
+
+
+def document(encoded: bytes) -> Any:
+    return msgspec.json.decode(encoded)
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("stored", "expected"),
+        [
+            (value({"image": "a"}), Spec("a", 5000)),
+            (value({"image": "a", "timeout": 7}), Spec("a", 7000)),
+            (value({"image": "a", "timeout": 7}, 2), Spec("a", 7)),
+            (
+                value({"image": "a", "door": {"colour": "blue"}}, 2),
+                Spec("a", 5000, Gate("blue")),
+            ),
+            (value({"container": "a", "timeout": 7}, 3), Spec("a", 7)),
+        ],
+    )
+    def test_an_object_is_read_as_the_version_that_it_states(
+        self, stored: bytes, expected: Spec
+    ) -> None:
+        assert SHOPS.decode(stored).spec == expected
+
+    @pytest.mark.parametrize(
+        ("stored", "expected"),
+        [
+            (value({"container": "a", "timeout": 7}), Spec("a", 7)),
+            (value({"container": "a", "timeout": 7}, 2), Spec("a", 7)),
+            (
+                value({"image": "a", "door": {"colour": "blue"}}),
+                Spec("a", 5000, Gate("blue")),
+            ),
+        ],
+    )
+    def test_an_object_that_states_another_version_is_read_by_its_fields(
+        self, stored: bytes, expected: Spec
+    ) -> None:
+        assert SHOPS.decode(stored).spec == expected
+
+    def test_the_metadata_and_the_status_need_not_be_copied_by_an_upgrade(self) -> None:
+        shop = SHOPS.decode(value({"image": "a"}, status={"ready": True}))
+        assert (shop.metadata.uid, shop.metadata.generation, shop.metadata.labels) == (
+            "u",
+            3,
+            {"a": "b"},
+        )
+        assert shop.status == {"ready": True}
+
+    def test_an_upgrade_that_returns_another_type_makes_the_object_invalid(self) -> None:
+        shops: Any = kv(Shop, bucket="shops", older=[(ShopV1, lambda _: {})])
+        with pytest.raises(InvalidObjectError, match="returns dict, not Shop"):
+            shops.decode(value({"image": "a"}))
+
+    def test_a_value_that_no_version_reads_has_the_error_of_the_newest(self) -> None:
+        with pytest.raises(InvalidObjectError, match=r"not a valid Shop: .* `\$\.spec`"):
+            SHOPS.decode(value(3))
+
+    def test_a_version_without_its_older_types_keeps_its_number(self) -> None:
+        shops = kv(Shop, bucket="shops", version=3)
+        assert shops.version == 3
+        assert shops.decode(value({"container": "a"}, 3)).spec.container == "a"
+
+
+class TestNewerVersions:
+    def test_an_older_program_reads_what_it_can(self) -> None:
+        assert SHOPS_V1.decode(value({"image": "a", "door": {}}, 2)).spec.image == "a"
+
+    def test_an_invalid_object_of_a_known_version_is_not_of_a_newer_one(self) -> None:
+        with pytest.raises(InvalidObjectError) as raised:
+            SHOPS.decode(value(3, 3))
+        assert type(raised.value) is InvalidObjectError
+
+    def test_an_older_program_keeps_the_version_and_the_fields_that_it_does_not_know(self) -> None:
+        newer = value({"image": "a", "door": {"colour": "blue"}}, 2)
+        written = document(SHOPS_V1.encode(newer, ShopV1(spec=SpecV1("b"))))
+        assert written["spec"] == {"image": "b", "timeout": 5, "door": {"colour": "blue"}}
+        assert written["metadata"]["annotations"] == {STORED_VERSION: "2"}
+
+
+class TestWriting:
+    def test_a_new_object_states_its_version(self) -> None:
+        written = document(SHOPS.encode(None, Shop(spec=Spec("a"))))
+        assert written["metadata"]["annotations"] == {STORED_VERSION: "3"}
+
+    def test_a_new_object_of_the_first_version_states_none(self) -> None:
+        written = document(SHOPS_V1.encode(None, ShopV1(spec=SpecV1("a"))))
+        assert "annotations" not in written["metadata"]
+
+    def test_the_generation_grows_only_with_a_change_of_the_desired_state(self) -> None:
+        old = value({"image": "a", "timeout": 5})
+        assert SHOPS.encode(old, SHOPS.decode(old)) == old
+        changed = document(SHOPS.encode(old, Shop(spec=Spec("b"))))
+        assert changed["metadata"]["generation"] == 4
+
+    def test_numbers_that_a_float_would_round_are_kept(self) -> None:
+        old = b'{"spec": {"image": "a", "theirs": 1.1000000000000000000000001}}'
+        assert b"1.1000000000000000000000001" in documents.render(SHOPS.document(old))
+
+
+class TestComparing:
+    def test_a_kind_of_one_version_ignores_the_annotation(self) -> None:
+        assert not SHOPS_V1.differs(value({"image": "a"}), value({"image": "a"}, 2))
+
+
+class TestDeclaration:
+    def test_a_version_below_the_number_of_types_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="its version is at least 3, not 2"):
+            kv(Shop, bucket="b", older=[(ShopV2, from_v2), (ShopV1, from_v1)], version=2)
+
+    def test_a_plain_type_cannot_have_older_types(self) -> None:
+        with pytest.raises(UsageError, match=r"a subclass of natsctl\.Object, and Spec is not"):
+            kv(Spec, bucket="b", older=[(ShopV1, lambda old: Spec(old.spec.image))])
