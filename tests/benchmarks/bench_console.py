@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter, process_time
 
-from natsctl.jetstream.connection import connect
 from tests.benchmarks.support.dataset import BUCKET, key, value
 from tests.benchmarks.support.measured_server import Sizes, filled
 from tests.benchmarks.support.results import Row, limited
 from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.clients.nats import connect
 from tests.support.servers.nats_server import NatsServer
 
 FIRST_S = 0.3

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,9 +20,8 @@ from natsctl.errors import (
     TooLargeError,
     UsageError,
 )
-from natsctl.jetstream.requests import revision_of
-from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Deleted
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsCluster, NatsServer
@@ -279,7 +279,7 @@ class TestExpiring:
         kind = natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, history=declared, storage="memory")
         await nats.open(kind)
         reply = await nats.connection.request("$KV.b.a", b"x", headers={"Nats-TTL": "2s"})
-        revision = revision_of(reply.data)
+        revision = json.loads(reply.data)["seq"]
         stored = await nats.connection.api("STREAM.MSG.GET.KV_b", {"seq": revision})
         assert b"Nats-TTL: 2s" in base64.b64decode(stored["message"]["hdrs"])
         assert (await config(nats, "b"))["max_msgs_per_subject"] == history

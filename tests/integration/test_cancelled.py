@@ -2,7 +2,7 @@
 
 import asyncio
 
-from natsctl.jetstream.connection import connect
+from tests.support.clients.nats import connect
 from tests.support.servers.nats_server import NatsServer
 
 MOMENTS = 40

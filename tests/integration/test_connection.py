@@ -10,7 +10,7 @@ import pytest
 
 from natsctl import NatsOptions
 from natsctl.errors import ConnectError, StoreError, StoreTimeoutError, UsageError
-from natsctl.jetstream.connection import Connection, connect
+from tests.support.clients.nats import connect
 from tests.support.clients.stream_requests import STREAM, holds, messages, put, works
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsCluster, NatsServer
@@ -52,9 +52,14 @@ async def scripted(
         yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+async def attempt(options: NatsOptions | str, *, wait: bool = False) -> None:
+    async with connect(options, wait=wait):
+        pass
+
+
 async def test_the_error_without_a_server_names_each_url_with_advice() -> None:
     with pytest.raises(ConnectError) as caught:
-        await Connection.open("nats://127.0.0.1:1,nats://ann:s3cret@localhost:2")
+        await attempt("nats://127.0.0.1:1,nats://ann:s3cret@localhost:2")
     assert "nats://127.0.0.1:1: connection refused; is a NATS server" in str(caught.value)
     assert "nats://localhost:2: " in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -65,30 +70,33 @@ async def test_a_silent_server_fails_the_connection_within_the_timeout(
 ) -> None:
     cut_proxy.freeze()
     with pytest.raises(ConnectError, match="answer"):
-        await Connection.open(NatsOptions(servers=(cut_proxy.url,), connect_timeout_s=0.2))
+        await attempt(NatsOptions(servers=(cut_proxy.url,), connect_timeout_s=0.2))
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nats://", "nats://host:port", "::"])
 async def test_an_invalid_url_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="not the URL of a NATS server"):
-        await Connection.open(url)
+        await attempt(url)
 
 
 async def test_open_with_wait_connects_to_a_server_that_starts_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = NatsServer(tmp_path)
-    opening = asyncio.create_task(Connection.open(server.url, wait=True))
+
+    async def work() -> None:
+        async with connect(server.url, wait=True) as connection:
+            assert await works(connection)
+            assert connection.losses == 0
+
+    working = asyncio.create_task(work())
     await eventually(lambda: "no connection to NATS yet" in caplog.text)
     async with server:
-        connection = await opening
-        assert await works(connection)
-        assert connection.losses == 0
-        await connection.close()
+        await working
 
 
 async def test_open_with_wait_can_be_cancelled() -> None:
-    opening = asyncio.create_task(Connection.open("nats://127.0.0.1:1", wait=True))
+    opening = asyncio.create_task(attempt("nats://127.0.0.1:1", wait=True))
     await asyncio.sleep(0)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -99,7 +107,7 @@ async def test_open_with_wait_raises_for_wrong_credentials(tmp_path: Path) -> No
     config = "authorization { timeout: 60, user: ann, password: x }"
     async with NatsServer(tmp_path, config=config) as server:
         with pytest.raises(ConnectError, match="refuses"):
-            await Connection.open(server.url, wait=True)
+            await attempt(server.url, wait=True)
 
 
 async def test_one_reachable_server_of_several_suffices(nats_server: NatsServer) -> None:
@@ -171,9 +179,9 @@ async def test_a_callback_that_raises_does_not_stop_the_others(nats_server: Nats
 
 async def test_on_lost_is_called_when_the_connection_is_closed(nats_server: NatsServer) -> None:
     errors: list[StoreError] = []
-    connection = await Connection.open(nats_server.url)
-    with connection.on_lost(errors.append):
-        await connection.close()
+    async with connect(nats_server.url) as connection:
+        with connection.on_lost(errors.append):
+            await connection.close()
     assert "it was closed" in str(errors[0])
     assert connection.losses == 0
 
@@ -401,9 +409,8 @@ async def test_close_sends_pending_messages(nats_server: NatsServer) -> None:
 
 
 async def test_calls_on_a_closed_connection_raise(nats_server: NatsServer) -> None:
-    connection = await Connection.open(nats_server.url)
-    await connection.close()
-    await connection.close()
+    async with connect(nats_server.url) as connection:
+        await connection.close()
     assert not connection.connected
     with pytest.raises(StoreError, match="was closed"):
         await connection.api("INFO")

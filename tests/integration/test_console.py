@@ -12,10 +12,10 @@ from natsctl import Controller, Object, Plan, connect, kv, primary
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.events import KvEvent, events_of
 from natsctl.jetstream.store import BucketStore
-from natsctl.jetstream.stores import Nats
 from natsctl.model.plans import PlanSummary
 from natsctl.telemetry.hiding import MASK
 from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.clients.nats import Nats
 from tests.support.controllers.daemon import daemon_on
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer

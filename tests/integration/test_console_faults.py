@@ -23,10 +23,10 @@ from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import events_of
 from natsctl.jetstream.service import Endpoint, ServiceIdentity, serving
-from natsctl.jetstream.stores import Nats
 from tests.support.cli.console import console as console_command
 from tests.support.cli.natsctl_command import ROOT, Natsctl
 from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.clients.nats import Nats
 from tests.support.controllers.daemon import are_served, daemon_on
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer

@@ -5,9 +5,20 @@ from io import BytesIO
 
 import pytest
 
-from natsctl.console.http import POLICY
 from tests.support.clients.console_client import ConsoleClient, console_on
 from tests.support.servers.nats_server import NatsServer
+
+POLICY = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
 @pytest.fixture

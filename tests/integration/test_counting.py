@@ -9,10 +9,8 @@ from nats.aio.msg import Msg
 
 from natsctl import connect, kv
 from natsctl.core.table import Table
-from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
-from natsctl.jetstream.store import KvStore
-from natsctl.model.store import Listed
+from natsctl.model.store import Listed, Store
 from tests.support.clients.patient_client import PatientClient, patient_client
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -45,7 +43,7 @@ async def churn(admin: PatientClient, ended: asyncio.Event) -> None:
         await asyncio.sleep(0.02)
 
 
-async def follow(store: KvStore, listed: asyncio.Event, cache: Table[bytes] | None = None) -> None:
+async def follow(store: Store, listed: asyncio.Event, cache: Table[bytes] | None = None) -> None:
     """Watch the bucket and set *listed* after the list. Raises the errors of the watch.
 
     With *cache*, the watch compares the keys of the cache with those of the bucket.
@@ -72,7 +70,7 @@ async def test_keys_under_constant_changes_are_counted_without_a_list(
     # a stall between two counts may require a list
     async with connect(nats_server.url, verify_s=3.0) as stores:
         store, listed, ended = await stores.open(THINGS), asyncio.Event(), asyncio.Event()
-        async with together() as group:
+        async with asyncio.TaskGroup() as group:
             watching = group.create_task(follow(store, listed, cache))
             await listed.wait()
             group.create_task(churn(admin, ended))

@@ -4,15 +4,16 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from natsctl import NatsOptions
 from natsctl.errors import ConnectError, StoreError, UsageError
-from natsctl.jetstream.connection import Connection, connect
+from tests.support.clients.nats import connect
 from tests.support.eventually import eventually
 from tests.support.servers.nats_accounts import Identity, Operator
 from tests.support.servers.nats_server import NatsServer
@@ -139,11 +140,13 @@ async def test_expired_credentials_are_read_again(serve: Serve, tmp_path: Path) 
     lost: list[StoreError] = []
     options = NatsOptions(servers=(server.url,), creds=str(file))
 
-    async def connected() -> Connection | None:
+    stack = AsyncExitStack()
+
+    async def connected() -> Any:
         """Connect before the credentials expire, if this machine is fast enough."""
         operator.creds(file, expires_in_s=3)
         with suppress(ConnectError):
-            return await Connection.open(options)
+            return await stack.enter_async_context(connect(options))
         return None
 
     connection = await eventually(connected)
@@ -154,10 +157,10 @@ async def test_expired_credentials_are_read_again(serve: Serve, tmp_path: Path) 
     assert re.search("authentication expired|closed the connection", str(lost[0]))
     operator.creds(file)
     await eventually(lambda: responds(connection))
-    await connection.close()
+    await stack.aclose()
 
 
-async def responds(connection: Connection) -> bool:
+async def responds(connection: Any) -> bool:
     with suppress(StoreError):
         return bool(await connection.api("INFO"))
     return False

@@ -8,9 +8,8 @@ import pytest
 import natsctl
 from natsctl import NatsOptions
 from natsctl.errors import NotFoundError
-from natsctl.jetstream.store import KvStore
-from natsctl.jetstream.stores import Nats
-from natsctl.model.store import Deleted
+from natsctl.model.store import Deleted, Store
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.stores.backends import listing, put
@@ -25,7 +24,7 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
         yield nats
 
 
-async def has_no_marker(store: KvStore, key: str) -> bool:
+async def has_no_marker(store: Store, key: str) -> bool:
     try:
         await store.get(key)
     except NotFoundError as missing:

@@ -18,7 +18,7 @@ from natsctl.errors import (
     StoreError,
     StoreMissingError,
 )
-from natsctl.jetstream.stores import Nats
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

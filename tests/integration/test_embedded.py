@@ -11,8 +11,8 @@ import pytest
 
 from natsctl.errors import ConnectError, UsageError
 from natsctl.jetstream import embedded
-from natsctl.jetstream.connection import connect
 from natsctl.jetstream.embedded import EmbeddedServer, find_server
+from tests.support.clients.nats import connect
 from tests.support.eventually import eventually
 from tests.support.servers.ports import free_port
 

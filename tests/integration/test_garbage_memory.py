@@ -4,7 +4,6 @@ from natsctl import NatsOptions
 from natsctl.daemon.doctor.buckets import check_garbage
 from natsctl.daemon.doctor.finding import Result
 from natsctl.daemon.kinds import used_by
-from natsctl.jetstream.connection import connect
 from tests.integration.test_runtime import (
     FastGarbage,
     app,
@@ -15,6 +14,7 @@ from tests.integration.test_runtime import (
     running,
 )
 from tests.support.clients.bucket_keys import keys
+from tests.support.clients.nats import connect
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

@@ -11,7 +11,6 @@ from natsctl.daemon.messages import KeyExplanation
 from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.store import BucketStore
-from natsctl.jetstream.stores import Nats
 from natsctl.operate.pauses import (
     new_pause,
     pause_controller,
@@ -20,6 +19,7 @@ from natsctl.operate.pauses import (
     resume_object,
 )
 from tests.support.clients.daemons import find_daemons, running_operator
+from tests.support.clients.nats import Nats
 from tests.support.controllers.app_controller import Apps
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer

@@ -11,8 +11,8 @@ from natsctl.core.informer import Informer
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.feed import names
 from natsctl.jetstream.store import BucketStore
-from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, IllegalKey
+from tests.support.clients.nats import Nats
 from tests.support.clients.raw_nats_client import Stranger, stranger
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer

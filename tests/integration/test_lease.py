@@ -10,7 +10,7 @@ import pytest
 from natsctl import connect
 from natsctl.core.coordination.lease import is_first_run, record_key
 from natsctl.core.coordination.shares import Participation, participations
-from natsctl.jetstream.stores import Nats
+from tests.support.clients.nats import Nats
 from tests.support.clients.nats_admin import Admin, NoMessage, Refused
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsCluster, NatsServer

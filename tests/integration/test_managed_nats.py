@@ -12,9 +12,9 @@ from nats.js.kv import KeyValue
 
 import natsctl
 from natsctl import Primary, kv
-from natsctl.jetstream.stores import Nats
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.managed.links import RECORDS
+from tests.support.clients.nats import Nats
 from tests.support.clients.patient_client import patient_client
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk
 from tests.support.eventually import eventually

@@ -10,8 +10,8 @@ import pytest
 from natsctl import Operator, connect
 from natsctl.core.compare_and_set import rewrite
 from natsctl.core.migration import Migrated, migrate, objects_of, outdated
-from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Stored
+from tests.support.clients.nats import Nats
 from tests.support.controllers.shop_versions import SHOPS, Shops, old
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer

@@ -10,8 +10,8 @@ import natsctl
 from natsctl.errors import NotFoundError, StoreDiffersError, StoreError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.store import BucketStore
-from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Deleted
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.stores.backends import listing, note, put, take

@@ -7,8 +7,8 @@ import pytest
 from natsctl import NatsOptions, kv
 from natsctl.errors import StoreError
 from natsctl.jetstream.bucket import Bucket
-from natsctl.jetstream.connection import connect
 from natsctl.jetstream.store import BucketStore
+from tests.support.clients.nats import connect
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

@@ -20,7 +20,6 @@ from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.events import events_between
 from natsctl.jetstream.store import BucketStore
-from natsctl.jetstream.stores import Nats
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from natsctl.operate.buckets import published_schemas
@@ -31,6 +30,7 @@ from natsctl.operate.pauses import (
     resume_object,
 )
 from tests.support.clients.daemons import find_daemons, running_operator
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsServer

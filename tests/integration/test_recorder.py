@@ -12,9 +12,9 @@ import natsctl
 from natsctl import EventType, NatsOptions
 from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.jetstream.events import AGE_S, STREAM, KvEvent, StreamRecorder, events_of
-from natsctl.jetstream.stores import Nats
 from natsctl.telemetry import outbox
 from natsctl.telemetry.outbox import BURST, REFILL_S
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy

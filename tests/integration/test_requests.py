@@ -19,8 +19,8 @@ from natsctl.errors import (
     StoreTimeoutError,
     TooLargeError,
 )
-from natsctl.jetstream.connection import connect
 from natsctl.model.store import Applied, Listing
+from tests.support.clients.nats import connect
 from tests.support.clients.stream_requests import STREAM, messages, put, works
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer

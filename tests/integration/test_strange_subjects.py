@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from nats.aio.msg import Msg
 
-from natsctl.jetstream.connection import connect
+from tests.support.clients.nats import connect
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.clients.stream_requests import works
 from tests.support.eventually import eventually

@@ -9,10 +9,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import natsctl
 from natsctl import ConflictError, KubeOptions, NotFoundError, StoreError, StoreTimeoutError, kv
-from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import connecting
 from natsctl.model.store import Store
 from natsctl.telemetry.tracing import sync_span
+from tests.support.clients.nats import Nats
 from tests.support.clients.span_recorder import Recording, recording
 from tests.support.servers.kube_http import answering, in_turn, lines
 from tests.support.servers.nats_server import NatsServer

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
-from natsctl.core.compare_and_set import delete
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore, VirtualTimeLoop
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
@@ -22,6 +21,7 @@ from tests.support.controllers.recording_watcher import (
     site,
     text,
 )
+from tests.support.stores import documents
 
 Step = tuple[Any, ...]
 
@@ -138,7 +138,7 @@ class Model:
             case ("write a status", str(key), str(content)) if key in existing:
                 await change(sites, key, "status", to={"seen": content})
             case ("delete", str(key)) if key in existing:
-                await delete(sites, key)
+                await documents.delete(sites, key)
             case ("delete raw", str(key)) if key in existing:
                 await sites.delete(key)
 

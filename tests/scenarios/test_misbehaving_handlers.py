@@ -24,7 +24,6 @@ from natsctl import (
     blocking,
     primary,
 )
-from natsctl.core.sync import THREADS_MAX, delay_of
 from natsctl.testing import MemoryStores, VirtualTimeLoop, running
 from natsctl.watchers import InformerController
 from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Open, on, put
@@ -104,8 +103,13 @@ async def test_the_error_names_a_coroutine_that_was_not_awaited() -> None:
     async def later() -> float:
         return 5.0
 
-    with pytest.raises(HandlerError, match="sync_handler returned <coroutine object"):
-        delay_of(later(), "sync_handler")
+    controller = Answers()
+    async with running(controller) as harness:
+        controller.answer = later()
+        await app_client(harness).app("shop")
+        await asyncio.sleep(0.02)
+        [failure] = {sync.error for sync in harness.runtime.explain("shop").syncs}
+    assert "HandlerError: sync_handler returned <coroutine object" in failure
 
 
 @pytest.mark.parametrize("delay", ["soon", -1, math.nan, math.inf, None, True])
@@ -521,7 +525,7 @@ def test_a_stop_waits_for_the_thread_of_a_cancelled_sync() -> None:
 
 async def test_a_cancelled_function_that_waits_for_a_thread_is_not_started() -> None:
     go, begun = threading.Event(), list[int]()
-    waiting = [asyncio.create_task(blocking(go.wait, 30)) for _ in range(THREADS_MAX)]
+    waiting = [asyncio.create_task(blocking(go.wait, 30)) for _ in range(64)]
     late = asyncio.create_task(blocking(begun.append, 1))
     await asyncio.sleep(0)
     late.cancel()

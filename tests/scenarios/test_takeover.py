@@ -11,7 +11,6 @@ import pytest
 
 from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, primary
 from natsctl.controller.evidence import MEMORY
-from natsctl.core.compare_and_set import delete
 from natsctl.core.coordination.shares import participations
 from natsctl.core.coordination.term import SHARES, Leadership
 from natsctl.core.environment import enter
@@ -25,6 +24,7 @@ from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient,
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
 from tests.support.controllers.sharing_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
+from tests.support.stores import documents
 
 MANY = 1_000
 
@@ -151,7 +151,7 @@ async def test_a_new_leader_whose_cache_is_late_makes_nothing_for_a_deleted_obje
     await eventually(lambda: machines == {"shop"} and standby.controller.apps.keys() == ("shop",))
     await asyncio.sleep(1)
     way.deaf = True
-    await delete(client.apps, "shop")
+    await documents.delete(client.apps, "shop")
     await eventually(lambda: machines == set() and not client.apps.keys())
     await leader.stop()
     await asyncio.sleep(6 * TTL_S)

@@ -10,7 +10,7 @@ from natsctl.daemon.client import Daemons
 from natsctl.daemon.service import answering
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError
-from natsctl.jetstream.stores import Nats
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 
 

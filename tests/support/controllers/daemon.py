@@ -14,7 +14,7 @@ from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreError
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.service_client import ask_all, services
-from natsctl.jetstream.stores import Nats
+from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 
 

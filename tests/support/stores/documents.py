@@ -41,3 +41,13 @@ async def edit(store: Store, key: str, **changes: object) -> None:
     stored = await store.get(key)
     value = render(merge_patch(parse(stored.value), changes))
     await store.update(key, value, revision=stored.revision)
+
+
+async def delete(store: Store, key: str) -> None:
+    """Delete an object as `natsctl delete` does: one with finalizers is only marked."""
+    stored = await store.get(key)
+    metadata = parse(stored.value).get("metadata") or {}
+    if not metadata.get("finalizers"):
+        await store.delete(key, revision=stored.revision)
+    elif not metadata.get("deletionTimestamp"):
+        await edit(store, key, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})

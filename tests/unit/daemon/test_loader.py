@@ -341,7 +341,7 @@ def test_a_library_exception_shows_only_the_frames_of_the_user(module: str, tmp_
 
 # ---- `natsctl new --example` lists and prints the examples, and the wheel contains them
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = ["audit", "greetings", "hosts", "rollouts", "streams", "webapps"]
 
 
