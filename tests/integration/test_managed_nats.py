@@ -13,7 +13,6 @@ from nats.js.kv import KeyValue
 import natsctl
 from natsctl import Primary, kv
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
-from natsctl.managed.links import RECORDS
 from tests.support.clients.nats import Nats
 from tests.support.clients.patient_client import patient_client
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk
@@ -75,6 +74,9 @@ class Stage:
             await eventually(controller.synced.is_set)
             yield
             controller.stop()
+
+
+RECORDS = kv(dict, bucket="natsctl", keys="links.>", history=1, replicas=None)
 
 
 @pytest.fixture(params=[ShortDisks, Disks], ids=["history 1", "history 5"])

@@ -114,8 +114,6 @@ def test_any_header_block_can_be_parsed(block: bytes) -> None:
         assert not re.search(r"\r\n", name + value)
 
 
-# ---- keys, markers and layouts of buckets
-
 # ---- keys, positions and deletion markers in subjects and headers
 
 

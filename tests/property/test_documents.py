@@ -248,8 +248,6 @@ def test_a_document_agrees_if_its_view_is_the_wanted_one(
         )
 
 
-# ---- documents: patches, exact numbers, readiness
-
 # ---- documents: the fields that each kind of write changes and the fields that it keeps
 
 

@@ -22,7 +22,6 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.controller.owned import OWNER_INDEX, Owned
 from natsctl.core.table import is_read
 from natsctl.model.store import Stored
 from natsctl.testing import in_virtual_time
@@ -186,7 +185,7 @@ class Town:
             self.check_cache(member, "maps", member.controller.maps)
         return True
 
-    def check_cache(self, member: SharingMember[Sites], slot: str, reader: Owned[Any]) -> None:
+    def check_cache(self, member: SharingMember[Sites], slot: str, reader: Any) -> None:
         """Check each object in the cache against the store; its key has the owner's."""
         cache = reader.informer.table
         newest = {stored.key: stored for stored in self._store(slot).stored()}
@@ -198,7 +197,7 @@ class Town:
             assert cached.revision == stored.revision
             if stored.value == GARBAGE:
                 continue
-            assert [kept.key for kept in cache.by_index(OWNER_INDEX, owner)] == [key]
+            assert [kept.key for kept in cache.by_index("natsctl/owner", owner)] == [key]
             if member.holds(owner):
                 assert is_read(cached)
                 assert cached.value == stored.value

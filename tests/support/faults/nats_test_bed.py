@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 import pytest
 
 import natsctl
 from natsctl import Controller, ControllerRuntime
-from natsctl.jetstream.connection import Connection
 from tests.support.clients.nats_admin import FAILURES, Admin, Refused
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
 from tests.support.eventually import eventually
@@ -23,9 +23,7 @@ SELDOM_S = 3600.0  # only watches detect changes, not comparisons of key sets
 class NatsTestBed:
     """The controller and the clients of a test. Created by `nats_test_bed`."""
 
-    def __init__(
-        self, admin: Admin, user: User, controller: Copies, connection: Connection
-    ) -> None:
+    def __init__(self, admin: Admin, user: User, controller: Copies, connection: Any) -> None:
         self.admin = admin
         self.user = user
         self.controller = controller
@@ -123,7 +121,7 @@ async def nats_test_bed(
 @asynccontextmanager
 async def running(
     controller: Controller, url: str, *, verify_s: float = SELDOM_S
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[Any]:
     """Run the controller during the context. An error of the controller fails the test."""
     async with natsctl.connect(url, wait=True, verify_s=verify_s) as nats:
         runtime = ControllerRuntime(controller, nats=nats)

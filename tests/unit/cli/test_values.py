@@ -1,4 +1,4 @@
-"""Values of buckets, as commands read and show them."""
+"""What commands read and show: values, entries and durations."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -28,6 +28,7 @@ from natsctl.operate.entries import (
     object_in,
     preview,
 )
+from natsctl.operate.pauses import duration_in, new_pause
 
 # ---- `put` and `apply` compute the new value of a key from the stored and the given one
 
@@ -347,3 +348,31 @@ def test_a_described_value_can_be_applied_again(value: bytes) -> None:
 def test_a_described_object_can_be_applied_again() -> None:
     document = {"metadata": {"labels": {"a": "b"}}, "spec": {"x": 1}, "status": {"ready": True}}
     assert value_of_document(described("b", entry(document))) == DesiredObject(document)
+
+
+# ---- the duration of a pause is read from a text
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("1d12h", timedelta(days=1, hours=12)),
+        ("36500d", timedelta(days=36_500)),
+    ],
+)
+def test_a_duration_is_the_sum_of_its_parts(text: str, duration: timedelta) -> None:
+    assert duration_in(text) == duration
+    assert new_pause(duration=duration).ends is not None
+
+
+@pytest.mark.parametrize("text", ["0s", "0d0h", "36501d", "3000000d", "9" * 5000 + "s"])
+def test_a_duration_has_limits(text: str) -> None:
+    with pytest.raises(UsageError, match="must be above 0s and at most 36500d"):
+        duration_in(text)
+
+
+@pytest.mark.parametrize("text", ["", "2x", "-1h", "1e4s", "1h "])
+def test_another_text_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="is no duration: write 90s, 30m, 2h or 1d12h"):
+        duration_in(text)

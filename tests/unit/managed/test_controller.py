@@ -6,9 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Retry, UsageError
-from natsctl.core.pauses import PAUSES, controller_record
-from natsctl.core.quarantine import DEATHS_MAX, Deaths, deaths_record
+from natsctl import Retry, UsageError, kv
 from natsctl.managed import ManagedController
 from natsctl.testing import MemoryStores
 from tests.support.controllers.disk_reconciler import (
@@ -19,6 +17,8 @@ from tests.support.controllers.disk_reconciler import (
     Play,
     ran,
 )
+
+PAUSES = kv(bytes, bucket="natsctl", history=1, replicas=None)
 
 
 class Disks(ManagedDisks):
@@ -157,12 +157,12 @@ class TestPauses:
         self, controller: Disks, play: Play, cloud: Cloud, stores: MemoryStores
     ) -> None:
         records = stores.store(PAUSES)
-        await records.create(controller_record("disks"), b"true")
+        await records.create("controllers.disks.paused", b"true")
         await play.put()
         async with ran(controller):
             await asyncio.sleep(600)
             assert cloud.calls == []
-            await records.delete(controller_record("disks"))
+            await records.delete("controllers.disks.paused")
             await asyncio.sleep(5)
             assert cloud.created == ["a"]
 
@@ -171,8 +171,8 @@ class TestPauses:
     ) -> None:
         await play.put()
         state = DISKS.digest((await play.store.get("a")).value)
-        deaths = msgspec.json.encode(Deaths(count=DEATHS_MAX, last="", state=state))
-        await stores.store(PAUSES).create(deaths_record("disks", "disks", "a"), deaths)
+        deaths = msgspec.json.encode({"count": 3, "last": "", "state": state})
+        await stores.store(PAUSES).create("controllers.disks.deaths.disks.a", deaths)
         async with ran(controller):
             await asyncio.sleep(600)
             assert cloud.calls == []
