@@ -23,6 +23,7 @@ class Case(msgspec.Struct, frozen=True):
     objects: tuple[dict[str, Any], ...] = faulty.DOCUMENTS
     ignore: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
+    seed: int = 0  # of the first run; for a rare bug a later one saves time
 
     def simulate(self, runs: int, seed: int = 0) -> None:
         simulate(
@@ -35,9 +36,9 @@ class Case(msgspec.Struct, frozen=True):
             keep=self.keep,
         )
 
-    def finding(self, runs: int = RUNS_MAX, seed: int = 0) -> Finding:
+    def finding(self, runs: int = RUNS_MAX, seed: int | None = None) -> Finding:
         with pytest.raises(SimulationError) as caught:
-            self.simulate(runs, seed)
+            self.simulate(runs, self.seed if seed is None else seed)
         return caught.value.finding
 
 
@@ -47,7 +48,7 @@ BUGS = [
     Case(faulty.TimeInSpec, "quiet", "a time"),
     Case(faulty.ExistsIsRight, "same result", "is taken for a right one"),
     Case(faulty.RemembersInMemory, "same result", "the memory states that it was made"),
-    Case(faulty.SwallowsErrors, "same result", "an error was swallowed"),
+    Case(faulty.SwallowsErrors, "same result", "an error was swallowed", seed=50),
     Case(faulty.RestlessStatus, "quiet", "compare before you write"),
     Case(faulty.DoneBeforeDoing, "same result", "a status"),
     Case(faulty.LeavesRenamed, "same result", "no longer wanted stays"),
@@ -64,7 +65,7 @@ BUGS = [
     ),
     Case(faulty.ReliesOnOrder, "same result", "the order in which keys are synced"),
     Case(faulty.CreatesUnnamed, "same result", "choose a fixed name"),
-    Case(faulty.ReleasesFirst, "same result", "clean up before the finalizer is removed"),
+    Case(faulty.ReleasesFirst, "same result", "clean up before the finalizer is removed", seed=80),
     Case(fragile.AlwaysFails, "settles", "nothing around the handler failed"),
     Case(
         faulty.ChargesOnce,

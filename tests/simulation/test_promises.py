@@ -46,7 +46,7 @@ def run(controller: ControllerClass, runs: int, **options: Any) -> None:
 
 @pytest.mark.parametrize(("controller", "mode"), CASES)
 def test_a_surface_keeps_its_promises(controller: ControllerClass, mode: str) -> None:
-    run(controller, 8, **MODES[mode])
+    run(controller, 4, **MODES[mode])
 
 
 @pytest.mark.parametrize(("controller", "mode"), CASES)
