@@ -1,7 +1,8 @@
 """Judge the tests by mutants: small faults, planted one at a time, that some test should notice.
 
     python tools/mutants.py                      the stored sample: is each that was killed killed?
-    python tools/mutants.py --draw 400 --seed 1  draw a new sample, judge it, and store it
+    python tools/mutants.py --draw 400           draw new mutants for those whose code is gone
+    python tools/mutants.py --judge [MODULE ...] judge the drawn ones, and store the result
     python tools/mutants.py MODULE ...           all mutants of some files or folders
 
 One process collects the tests and forks. The first child records which tests run which lines. Each
@@ -43,6 +44,7 @@ PACKAGES = tuple(
 # Tests of behaviour come first: a mutant that a unit test kills is one that only unit tests notice.
 TIERS = ("scenarios", "property", "simulation", "contract", "unit")
 EXAMPLES = 20  # of each property; always the same
+NOT_JUDGED = "not judged yet"
 MEMORY_MAX = 1 << 30  # bytes that a mutant may use more than the process that forks
 
 Answer = dict[str, Any]
@@ -307,16 +309,24 @@ def print_scores(results: list[Result]) -> int:
 
 
 def store(results: list[Result]) -> int:
-    """Write the sample to `tests/mutants.json`; a survivor keeps the reason written beside it."""
-    reasons = {name: entry["why"] for name, entry in read().items() if "why" in entry}
-    rows = [
-        {**result.name._asdict(), "killed_by": result.tier}
-        | ({"why": reasons.get(result.name, "")} if result.killer is None else {})
-        for result in sorted(results)
-    ]
-    SAMPLE.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    _print(f"{len(rows)} mutants: {Counter(row['killed_by'] for row in rows)}")
+    """Write the results to `tests/mutants.json`."""
+    rows = read()
+    for result in results:
+        rows[result.name] = row(result.name, result.tier) | ({} if result.killer else {"why": ""})
+    write(rows)
     return 0
+
+
+def row(name: Named, killed_by: str | None) -> dict[str, Any]:
+    """Return what the file has about a mutant."""
+    return {**name._asdict(), "killed_by": killed_by}
+
+
+def write(rows: dict[Named, dict[str, Any]]) -> None:
+    """Store the sample."""
+    lines = ",\n".join(json.dumps(rows[name]) for name in sorted(rows))
+    SAMPLE.write_text(f"[\n{lines}\n]\n")
+    _print(f"{len(rows)} mutants: {Counter(entry['killed_by'] for entry in rows.values())}")
 
 
 def read() -> dict[Named, dict[str, Any]]:
@@ -398,17 +408,37 @@ def files(modules: Sequence[str]) -> Iterator[Path]:
         yield from sorted(path.rglob("*.py")) if path.is_dir() else (path,)
 
 
-def drawn(modules: Sequence[Path], count: int, seed: int) -> set[Named]:
-    """Return a sample of the mutants of all modules."""
-    names = [name for path in modules for name, _ in named(path, ast.parse(path.read_text()))]
-    return set(random.Random(seed).sample(names, count))  # noqa: S311 - a sample, not a secret
+def existing(modules: Sequence[Path]) -> list[Named]:
+    """Return all mutants of the modules."""
+    return [name for path in modules for name, _ in named(path, ast.parse(path.read_text()))]
+
+
+def draw(modules: Sequence[Path], count: int, seed: int) -> None:
+    """Drop the rows whose code is gone, and draw mutants by the seed until there are *count*.
+
+    The row of a function that moved to another module, unchanged and without a namesake, stays.
+    """
+    names, stored = existing(modules), read()
+    moves: dict[tuple[Any, ...], list[Named]] = {}
+    for name in names:
+        moves.setdefault(name[1:], []).append(name)
+    rows = {name: stored[name] for name in names if name in stored}
+    for name in stored.keys() - rows.keys():
+        if len(places := moves.get(name[1:], [])) == 1 and places[0] not in rows:
+            rows[places[0]] = {**stored[name], "module": places[0].module}
+    candidates = [name for name in names if name not in rows]
+    more = max(0, count - len(rows))
+    for name in random.Random(seed).sample(candidates, more):  # noqa: S311 - not a secret
+        rows[name] = row(name, None) | {"why": NOT_JUDGED}
+    write(rows)
 
 
 def main() -> int:
     """Run the mutants that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("modules", nargs="*")
-    parser.add_argument("--draw", type=int, metavar="N", help="draw N mutants, and store them")
+    parser.add_argument("--draw", type=int, metavar="N", help="complete the sample to N mutants")
+    parser.add_argument("--judge", action="store_true", help="judge the drawn mutants")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="*", default=[f"tests/{tier}" for tier in TIERS])
     parser.add_argument(
@@ -432,7 +462,11 @@ def main() -> int:
     wanted: Container[Named] | None = None
     report = print_scores
     if arguments.draw:
-        wanted, report = drawn(modules, arguments.draw, arguments.seed), store
+        draw(modules, arguments.draw, arguments.seed)
+        return 0
+    if arguments.judge:
+        rows = read().items()
+        wanted, report = {name for name, row in rows if row.get("why") == NOT_JUDGED}, store
     elif not arguments.modules:
         wanted, report = read(), compare
     plugin = Mutation(modules, arguments.limit_s, wanted, report)
