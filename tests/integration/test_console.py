@@ -491,12 +491,13 @@ class Metered(CutProxy):
 
 
 class Garbling(CutProxy):
-    """A proxy that spoils each list of names."""
+    """A proxy that spoils the answer to each new consumer, which would bring the names."""
 
     garbles = True
 
     def changed_data(self, data: bytes) -> bytes:
-        return data.replace(b'"subjects":{', b'"subjects":[') if self.garbles else data
+        created = b'"type":"io.nats.jetstream.api.v1.consumer_create_response"'
+        return data.replace(b"{" + created, b"[" + created) if self.garbles else data
 
 
 class TestTables:
