@@ -13,8 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, closing, nullcontext, suppress
-from contextvars import copy_context
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -105,8 +104,6 @@ class InvalidLog:
 
 K = TypeVar("K")
 T = TypeVar("T")
-Planned = Callable[[str], Applied | Deleted | None]
-"""Returns what shows the planned state of a key; None without one."""
 OnChange = Callable[[Change[T]], object]
 OnChanges = Callable[[Sequence[Change[T]]], object]
 """Takes changes in their order; it may be called with some of them again after it raises."""
@@ -160,14 +157,11 @@ class Informer(Generic[T]):
             kind, indexes, self._report, keeping=keeping, notes_deleted=notes_deleted
         )
         self._subscribers: dict[OnChange[T], OnChanges[T] | None] = {}  # replaced, never changed
-        self._at_work = False  # whether an event of the watch is being applied
-        self._planned: dict[str, Planned] = {}  # keys whose planned states are to be shown
-        self._context = copy_context()
 
     @property
     def notifying(self) -> bool:
         """True while subscribers have not seen all cached changes yet."""
-        return self._notifying.locked() or bool(self._planned)
+        return self._notifying.locked()
 
     @asynccontextmanager
     async def subscribe(
@@ -191,7 +185,6 @@ class Informer(Generic[T]):
         async with self._notifying:
             await in_slices(self.table.keys(), lambda key: on_change(self._existing(key)))
             self._subscribers = {**self._subscribers, on_change: on_changes}
-        self._show_planned()
 
     def remove(self, on_change: OnChange[T]) -> None:
         """Call *on_change* no more."""
@@ -225,25 +218,7 @@ class Informer(Generic[T]):
             async with self._notifying:
                 for item in batch:
                     work(item)
-            self._show_planned()
             await asyncio.sleep(0)
-
-    # ---- a plan
-
-    def show_planned(self, key: str, planned: Planned) -> None:
-        """Show what *planned* returns for the key, above what the store has, from the next turn."""
-        self._planned[key] = planned
-        asyncio.get_running_loop().call_soon(self._show_planned, context=self._context)
-
-    def _show_planned(self) -> None:
-        """Show planned states, unless an event is at work: the end of that shows them."""
-        while self._planned and not (self._at_work or self._notifying.locked()):
-            key = next(iter(self._planned))
-            event = self._planned.pop(key)(key)
-            if event is not None:
-                self._notify_all([change for change in self.table.apply(event) if change])
-
-    # ---- the watch
 
     async def run(self, *, is_final: Callable[[StoreError], bool] | None = None) -> None:
         """Watch until cancelled; restart the watch with backoff when it breaks.
@@ -256,12 +231,9 @@ class Informer(Generic[T]):
         def restarts() -> dict[str, int]:
             return {"natsctl.watch.restarts": self.restarts}
 
-        failures, self._context = 0, copy_context()
-        shown_by = getattr(self.store, "shown_by", nullcontext)  # of the store of a plan
-        with closing(self._invalid_log), shown_by(self):
+        failures = 0
+        with closing(self._invalid_log):
             while True:
-                self._at_work = False
-                self._show_planned()
                 started, limit_s, jitter = clock(), BACKOFF_MAX_S, up_to_a_tenth
                 try:
                     with watch_span(kind.name, restarts) as establishing:
@@ -305,7 +277,7 @@ class Informer(Generic[T]):
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
         slices, table = Slices(EVENTS), self.table
         async for event in events:
-            self._at_work, self.failure = True, None
+            self.failure = None
             if isinstance(event, Batch | Applied):
                 states = event.states if isinstance(event, Batch) else [event.stored]
                 for first in range(0, len(states), APPLIED_MAX):
@@ -318,14 +290,11 @@ class Informer(Generic[T]):
                         self._notify_all(changes)
                     if slices.is_over_after(len(part)):
                         await slices.pause()
-            else:
-                await self._apply(event, slices)
-                if isinstance(event, Listed):
-                    establishing.end()
-                    self._listed()
-            self._at_work = False
-            if self._planned:
-                self._show_planned()
+                continue
+            await self._apply(event, slices)
+            if isinstance(event, Listed):
+                establishing.end()
+                self._listed()
 
     async def _apply(self, event: WatchEvent, slices: Slices) -> None:
         """Apply the event, and notify subscribers of its changes in slices."""

@@ -1,5 +1,6 @@
 """A store of a cluster's objects whose writes the server checks and nobody stores."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -11,7 +12,7 @@ from natsctl.model.documents import VOLATILE, Document
 from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import Metadata
-from natsctl.model.store import Applied, Deleted, ManifestStore, Stored
+from natsctl.model.store import Applied, Deleted, ManifestStore, Stored, WatchEvent
 from natsctl.model.times import time_text
 
 _IDENTITY = ("uid", "creationTimestamp")
@@ -161,13 +162,14 @@ class PlanningManifestStore(PlanningStore):
             return documents.render(_recreated(None, documents.parse(value)))
         return await super()._checked_create(key, value, base=base)
 
-    def planned(self, key: str) -> Applied | Deleted | None:
-        event = super().planned(key)
-        if isinstance(event, Applied):
-            labels = self.kind.metadata(event.stored.value).labels
-            if not self.kind.selector.matches(labels):
-                return Deleted(key, event.stored.revision)
-        return event
+    def _planned_event(self, event: Applied | Deleted) -> Iterator[WatchEvent]:
+        for shown in super()._planned_event(event):
+            if isinstance(shown, Applied):
+                labels = self.kind.metadata(shown.stored.value).labels
+                if not self.kind.selector.matches(labels):
+                    yield Deleted(shown.stored.key, shown.stored.revision)
+                    continue
+            yield shown
 
     async def _current(self, key: str) -> Stored | None:
         try:

@@ -1,6 +1,7 @@
 """A store whose writes stay in memory, above the stored objects."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from itertools import count
@@ -8,19 +9,20 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from natsctl.core.informer import Informer, Planned
 from natsctl.core.plan.record import PlanRecord
+from natsctl.core.task_group import together
 from natsctl.errors import (
     ConflictError,
     NotFoundError,
     NotStoredError,
+    StoreError,
+    WatchBrokenError,
 )
 from natsctl.model.kinds import Kind
 from natsctl.model.store import (
     FIRST_PLANNED,
     UNGUARDED,
     Applied,
-    Batch,
     Deleted,
     Listed,
     Listing,
@@ -29,11 +31,14 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
     WriteGuard,
+    planned_revision,
 )
 
 MISSING = "missing"  # the incarnation of a store that does not exist
+ENDED = "the watch of the store has ended"
 REOPEN_S = 5.0  # between two attempts to open a store that does not exist
 HISTORY_MAX = 64  # states of a key, as many as any bucket keeps
+BUFFER_MAX = 1000  # events of the store that wait for a watch
 
 State: TypeAlias = Stored | Deleted
 
@@ -45,11 +50,59 @@ class PlannedState(msgspec.Struct, frozen=True):
     base: int  # the stored revision that it replaces; 0 if the key was not stored
     fresh: bool  # whether the object is created in the plan, so that no server has it
     states: tuple[State, ...]  # the planned states so far, oldest first
+    since: int  # the revision of the first planned state
 
 
 def planned_revisions() -> Iterator[int]:
     """Return the revisions of the planned writes in all stores of a plan."""
     return count(FIRST_PLANNED + 1)
+
+
+class Inbox:
+    """The events that a watch has not delivered yet, of the store and of the plan."""
+
+    def __init__(self) -> None:
+        self.busy = True  # whether the reader works on an event
+        self._events: deque[WatchEvent | StoreError] = deque()
+        self._moved = asyncio.Event()  # an event was added or taken
+
+    @property
+    def empty(self) -> bool:
+        """True if the reader has taken every event and waits for the next one."""
+        return not (self._events or self.busy)
+
+    def add(self, event: WatchEvent | StoreError) -> None:
+        """Add an event, or the end of the watch."""
+        self._events.append(event)
+        self._moved.set()
+
+    async def forward(self, events: AsyncIterator[WatchEvent]) -> None:
+        """Add the events of the store; waits while the reader is behind."""
+        try:
+            async for event in events:
+                while len(self._events) >= BUFFER_MAX:
+                    await self._wait()
+                self.add(event)
+        except StoreError as error:
+            self.add(error)
+        else:
+            self.add(WatchBrokenError(ENDED))
+
+    async def next(self) -> WatchEvent:
+        """Wait for the next event and return it; raises the error that ended the watch."""
+        self.busy = False
+        while not self._events:
+            await self._wait()
+        self.busy = True
+        self._moved.set()
+        event = self._events.popleft()
+        if isinstance(event, StoreError):
+            raise event
+        return event
+
+    async def _wait(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
 
 
 class Overlay:
@@ -61,12 +114,12 @@ class Overlay:
         self.entries: dict[str, PlannedState] = {}
         self.appliers: dict[str, str] = {}  # keys that only one field manager has planned
         self._revisions = revisions
-        self.informers: dict[Informer[Any], Planned] = {}  # whose tables show planned states
+        self._inboxes: set[Inbox] = set()
 
     @property
     def settled(self) -> bool:
-        """True if every table shows every planned write."""
-        return not any(informer.notifying for informer in self.informers)
+        """True if every watch has delivered every planned write."""
+        return all(inbox.empty for inbox in self._inboxes)
 
     def put(
         self, key: str, value: Callable[[int], bytes], *, base: int, fresh: bool = False
@@ -98,14 +151,31 @@ class Overlay:
             record.superseded(self.place, key)
         return True
 
+    def holds(self, key: str, revision: int) -> bool:
+        """Return whether the planned state of this revision was not dropped since."""
+        planned = self.entries.get(key)
+        return planned is not None and revision >= planned.since
+
+    @contextmanager
+    def subscribed(self) -> Iterator[Inbox]:
+        """Yield an inbox that gets every planned state from now on."""
+        inbox = Inbox()
+        self._inboxes.add(inbox)
+        try:
+            yield inbox
+        finally:
+            self._inboxes.discard(inbox)
+
     def _set(self, state: State, *, base: int, fresh: bool) -> None:
         known = self.entries.get(state.key)
+        since = state.revision if known is None else known.since
         before = () if known is None else known.states[1 - HISTORY_MAX :]
         if isinstance(state, Deleted) and state.purged:
             before = ()
-        self.entries[state.key] = PlannedState(state, base, fresh, (*before, state))
-        for informer, planned in self.informers.items():
-            informer.show_planned(state.key, planned)
+        self.entries[state.key] = PlannedState(state, base, fresh, (*before, state), since)
+        event: WatchEvent = Applied(state) if isinstance(state, Stored) else state
+        for inbox in self._inboxes:
+            inbox.add(event)
 
 
 class PlanningStore:
@@ -272,31 +342,23 @@ class PlanningStore:
 
     # ---- watch
 
-    @contextmanager
-    def shown_by(self, informer: Informer[Any]) -> Iterator[None]:
-        """Show the planned states in the informer's table, while the context lasts."""
-        self._overlay.informers[informer] = self.planned
-        try:
-            yield
-        finally:
-            del self._overlay.informers[informer]
-
-    def planned(self, key: str) -> Applied | Deleted | None:
-        """Return what shows the planned state of an object; None without one of this kind."""
-        planned = self._overlay.entries.get(key)
-        if planned is None or not self.kind.holds(key):
-            return None
-        return Applied(planned.state) if isinstance(planned.state, Stored) else planned.state
-
     @asynccontextmanager
     async def watch(
         self,
         shown: Collection[str] | None = None,  # noqa: ARG002 - the store has fewer keys
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`; shows stored states that no planned state lies above."""
         below = aclosing(self._missing()) if self._stored is None else self._stored.watch()
-        async with below as stored, aclosing(self._below(stored)) as events:
-            yield events
+        with self._overlay.subscribed() as inbox:
+            async with (
+                below as stored,
+                together() as group,
+                aclosing(self._events(inbox)) as events,
+            ):
+                forwarding = group.create_task(inbox.forward(stored), name="changes below a plan")
+                try:
+                    yield events
+                finally:
+                    forwarding.cancel()
 
     async def _missing(self) -> AsyncGenerator[WatchEvent, None]:
         """Yield an empty list, and the events of the store as soon as it exists."""
@@ -310,27 +372,35 @@ class PlanningStore:
             async for event in events:
                 yield event
 
-    async def _below(self, stored: AsyncIterator[WatchEvent]) -> AsyncGenerator[WatchEvent, None]:
-        """Yield the events of the store; the end of a list shows every planned state."""
+    async def _events(self, inbox: Inbox) -> AsyncGenerator[WatchEvent, None]:
+        """Yield what a watch shows; the end of a list shows every planned state."""
+        while True:
+            for event in self._show(await inbox.next()):
+                yield event
+
+    def _show(self, event: WatchEvent) -> Iterator[WatchEvent]:
+        """Yield what a watch shows for an event of the store or of the plan."""
         overlay = self._overlay
-        async for event in stored:
-            match event:
-                case Batch(states) if overlay.entries:
-                    above = [it for it in states if overlay.supersedes(it.key, it.revision)]
-                    if above:
-                        yield Batch(above)
-                case Applied(Stored(key=key, revision=revision)) | Deleted(key, revision):
-                    if overlay.supersedes(key, revision):
-                        yield event
-                case Listed(newest):
-                    for key in list(overlay.entries):
-                        if planned := overlay.entries.get(key):  # others may be planned meanwhile
-                            newest = max(newest, planned.state.revision)
-                        if shown := self.planned(key):
-                            yield shown
-                    yield Listed(newest)
-                case _:
+        match event:
+            case Applied(Stored(key=key, revision=revision)) | Deleted(key=key, revision=revision):
+                if planned_revision(revision):
+                    if overlay.holds(key, revision):
+                        yield from self._planned_event(event)
+                elif not overlay.entries or overlay.supersedes(key, revision):
                     yield event
+            case Listed(revision=revision):
+                newest = revision
+                for planned in list(overlay.entries.values()):
+                    yield from self._planned_event(_event(planned.state))
+                    newest = max(newest, planned.state.revision)
+                yield Listed(newest)
+            case _:
+                yield event
+
+    def _planned_event(self, event: Applied | Deleted) -> Iterator[WatchEvent]:
+        """Yield the event of a planned state, unless the object belongs to another kind."""
+        if self.kind.holds(event.stored.key if isinstance(event, Applied) else event.key):
+            yield event
 
     # ---- states
 
@@ -390,3 +460,7 @@ class PlanningStore:
             f"{self.kind.name} has no {deleted.key}: the plan deletes it",
             deleted_at=deleted.revision,
         )
+
+
+def _event(state: State) -> Applied | Deleted:
+    return Applied(state) if isinstance(state, Stored) else state
