@@ -399,7 +399,7 @@ async def published(stores: MemoryStores, kind: str) -> KindSchema:
 class TestSchemas:
     def test_kinds_in_nats_with_a_type_have_a_schema(self) -> None:
         assert [(schema.kind, schema.role) for schema in (SHOP, SIGN)] == [
-            ("Shop.shops", "primary"),
+            ("PublishedShop.shops", "primary"),
             ("Sign.signs", "secondary"),
         ]
         assert SHOP.source == "controller shops 1.2"
@@ -407,7 +407,7 @@ class TestSchemas:
     def test_a_kind_of_several_controllers_has_the_schema_of_its_primary(self) -> None:
         schemas = schemas_of([Shops(), Readers()])
         assert {schema.kind: schema.controller for schema in schemas} == {
-            "Shop.shops": "shops",
+            "PublishedShop.shops": "shops",
             "Sign.signs": "readers",
         }
 
@@ -417,8 +417,8 @@ class TestPublish:
         stores = MemoryStores()
         async with publishing(stores, [Shops()]):
             await asyncio.sleep(1)
-        assert stores.store(SCHEMAS).keys() == ["schema.Shop.shops", "schema.Sign.signs"]
-        assert await published(stores, "Shop.shops") == SHOP
+        assert stores.store(SCHEMAS).keys() == ["schema.PublishedShop.shops", "schema.Sign.signs"]
+        assert await published(stores, "PublishedShop.shops") == SHOP
 
     async def test_a_second_start_writes_nothing(self) -> None:
         stores = MemoryStores()
@@ -432,11 +432,11 @@ class TestPublish:
         newer = msgspec.structs.replace(SHOP, controller_version="1.10")
         assert await publish(stores.store(SCHEMAS), newer)
         assert not await publish(stores.store(SCHEMAS), SHOP)
-        assert await published(stores, "Shop.shops") == newer
+        assert await published(stores, "PublishedShop.shops") == newer
 
     async def test_a_schema_that_cannot_be_read_is_replaced(self) -> None:
         stores = MemoryStores()
-        await stores.store(SCHEMAS).create("schema.Shop.shops", b"{}")
+        await stores.store(SCHEMAS).create("schema.PublishedShop.shops", b"{}")
         assert await publish(stores.store(SCHEMAS), SHOP)
 
     async def test_a_daemon_without_permission_logs_once_and_goes_on(
@@ -458,4 +458,4 @@ class TestPublish:
             await asyncio.sleep(60)
             stores.store(SCHEMAS).fail(None)
             await asyncio.sleep(120)
-        assert await published(stores, "Shop.shops") == SHOP
+        assert await published(stores, "PublishedShop.shops") == SHOP
