@@ -166,6 +166,7 @@ class Model:
         self.task: asyncio.Task[None] | None = None
         self.controller: Disks | None = None
         self.renamed = False
+        self.withdrawn = False  # whether an adoption went with its object, perhaps unseen
 
     async def step(self, step: Step) -> None:
         match step:
@@ -191,6 +192,8 @@ class Model:
         """Change the object as a person does, who sees no lost answer."""
         stored = await self.objects.get(KEY) if KEY in set(self.objects.keys()) else None
         document = {} if stored is None else json.loads(stored.value)
+        if self.cloud.permitted and step[0] in ("put plainly", "delete raw", "delete"):
+            self.withdrawn = True
         match step:
             case ("put", int(size)):
                 document["spec"] = {"size": size}
@@ -267,7 +270,8 @@ async def run_steps(steps: list[Step], *, names_are_known: bool) -> None:
         return
     document = json.loads((await model.objects.get(KEY)).value)
     ready = {entry["type"]: entry["reason"] for entry in document["status"]["conditions"]}["Ready"]
-    if KEY in cloud.disks and not cloud.disks[KEY].by and KEY not in cloud.permitted:
+    strangers = KEY in cloud.disks and not cloud.disks[KEY].by
+    if strangers and (KEY not in cloud.permitted or (model.withdrawn and ready == "NotOwned")):
         assert (ready, own) == ("NotOwned", {})
     else:
         assert (ready, cloud.disks[KEY].size) == ("Available", document["spec"]["size"])
@@ -280,6 +284,7 @@ async def run_steps(steps: list[Step], *, names_are_known: bool) -> None:
 @example([("calls", "lost"), ("put", 1), ("wait", 5.0), ("kill",), ("calls", ""), ("delete",)])
 @example([("calls", "lost"), ("put", 1), ("wait", 5.0), ("put plainly", 1), ("wait", 5.0)])
 @example([("stranger",), ("put", 1), ("wait", 5.0), ("delete",), ("wait", 5.0)])
+@example([("put", 1), ("stranger",), ("adopt",), ("put plainly", 1)])
 def test_no_resource_is_lost_made_twice_or_harmed(
     names_are_known: bool,  # noqa: FBT001 - a parameter
     steps: list[Step],
