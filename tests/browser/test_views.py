@@ -41,6 +41,7 @@ async def test_home_shows_the_controller_and_its_failing_keys(
 async def test_a_page_is_three_files_an_answer_and_a_stream(
     visitor: Visitor, path: str, answer: str
 ) -> None:
+    await visitor.page.goto("about:blank")  # the page before may still ask
     visitor.requests.clear()
     await visitor.open(path)
     await expect(visitor.page.get_by_text("Live", exact=True)).to_be_visible()
