@@ -305,6 +305,7 @@ def _item(name: bytes, revision: int, data: bytes, headers: bytes | None) -> Ite
 HEDGE_S = 0.4  # the wait for a consumer before the next request
 GROWTH = 1.4  # of that wait: each request may cost the server a look at every key
 PASSES = 3  # over names that are written meanwhile
+ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
 
 class _Consumer:
@@ -383,6 +384,7 @@ class Consumers:
         self._patterns = patterns
         self._times = times
         self._takes_all = tuple(patterns) == (">",)  # and the user may ask for it
+        self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
 
     @asynccontextmanager
     async def open(self, *, start: int = 0, names_only: bool = False) -> AsyncIterator[Feed]:
@@ -391,18 +393,27 @@ class Consumers:
         It sends the newest message of every key, or every message from sequence *start* on. With
         *names_only*, the messages have no values.
 
-        A broken consumer may not answer, so its deletion is requested without waiting. The server
-        deletes it after `UNUSED_S` in any case.
+        A broken consumer may not answer, so its deletion is requested without waiting: now, and
+        again with the next consumer. The server deletes it after `UNUSED_S` in any case.
         """
         requested: list[_Consumer] = []
-        waits = True
         try:
             yield await self._first_feed(requested, start, names_only=names_only)
         except StoreError:
-            waits = False
+            self._abandoned.extend(consumer.name for consumer in requested)
             raise
         finally:
-            await asyncio.shield(self._delete(requested, waits=waits))
+            await asyncio.shield(self._end(requested))
+
+    @asynccontextmanager
+    async def cleared(self) -> AsyncIterator[None]:
+        """Request the deletion of abandoned consumers, before and after the context."""
+        await self._delete_abandoned()
+        try:
+            yield
+        finally:
+            with suppress(StoreError):
+                await asyncio.shield(self._delete_abandoned())
 
     async def _first_feed(
         self, requested: list[_Consumer], start: int, *, names_only: bool
@@ -424,9 +435,14 @@ class Consumers:
 
         chosen = await hedged(request, every_s=HEDGE_S, growth=GROWTH)
         chosen.feed.begin()
+        await self._delete_abandoned()
+        self._abandoned.clear()  # the server creates consumers, so it also deletes them
         extra_consumers = [consumer for consumer in requested if consumer is not chosen]
         requested[:] = [chosen]
-        await self._delete(extra_consumers, waits=False)
+        self._abandoned.extend(extra.name for extra in extra_consumers)
+        for extra in extra_consumers:
+            await extra.close()
+        await self._delete_abandoned()
         return chosen.feed
 
     async def _create(self, consumer: _Consumer, start: int, *, names_only: bool) -> None:
@@ -455,14 +471,27 @@ class Consumers:
                 return
         await create(*(bucket.prefix + pattern for pattern in self._patterns), **options)
 
-    async def _delete(self, consumers: Iterable[_Consumer], *, waits: bool) -> None:
-        """Unsubscribe, and delete the consumers, as far as the server answers."""
-        connection = self._bucket.watched_over
-        for consumer in consumers:
-            await consumer.close()
+    async def _end(self, consumers: Iterable[_Consumer]) -> None:
+        """Unsubscribe, and delete the consumers that are not abandoned."""
+        await asyncio.gather(*(self._delete(consumer) for consumer in consumers))
+
+    async def _delete(self, consumer: _Consumer) -> None:
+        await consumer.close()
+        if consumer.name not in self._abandoned:
             endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{consumer.name}"
-            with suppress(StoreError, NatsError):
-                if waits:
-                    await connection.api(endpoint)
-                else:
-                    await connection.client.publish(f"{connection.api_prefix}.{endpoint}")
+            with suppress(StoreError):
+                await self._bucket.watched_over.api(endpoint)
+
+    async def _delete_abandoned(self) -> None:
+        """Request the deletion of abandoned consumers without waiting for answers.
+
+        A cluster without a leader ignores the request, and a consumer on a failed server does not
+        answer it.
+        """
+        connection = self._bucket.watched_over
+        try:
+            for name in self._abandoned:
+                endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
+                await connection.client.publish(f"{connection.api_prefix}.{endpoint}")
+        except NatsError as error:
+            raise WatchBrokenError(f"cannot delete abandoned consumers: {error}") from error

@@ -260,17 +260,18 @@ class KvWatch:
                 self._reported = reported
         reported.watched = True
         try:
-            reached = reported.reached  # before the request: its answer may be older
-            state = await hedged(self._bucket.state, every_s=AGAIN_S)
-            proof = reported.begin(state, reached)
-            find = self._newest if proof is None else partial(self._newest, seen=reached)
-            newest = await hedged(find, every_s=AGAIN_S)
-            start = 0 if proof is None else reported.seen.first
-            async with (
-                self._consumers.open(start=start) as feed,
-                aclosing(self._events(feed, state, newest, reported, proof)) as events,
-            ):
-                yield events
+            async with self._consumers.cleared():
+                reached = reported.reached  # before the request: its answer may be older
+                state = await hedged(self._bucket.state, every_s=AGAIN_S)
+                proof = reported.begin(state, reached)
+                find = self._newest if proof is None else partial(self._newest, seen=reached)
+                newest = await hedged(find, every_s=AGAIN_S)
+                start = 0 if proof is None else reported.seen.first
+                async with (
+                    self._consumers.open(start=start) as feed,
+                    aclosing(self._events(feed, state, newest, reported, proof)) as events,
+                ):
+                    yield events
         except StoreMissingError:
             reported.forget()  # the reader may empty its view
             raise

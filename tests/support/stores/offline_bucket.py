@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 from natsctl import Kind, KvKind
@@ -45,7 +44,7 @@ class OfflineStores(MemoryStores):
         store = await super().open(kind)
         if isinstance(kind, KvKind) and kind.bucket == self.name:
             watch: Any = KvWatch(self)  # type: ignore[arg-type]  # all that a watch asks a bucket
-            watch._consumers = SimpleNamespace(open=self.opened)  # noqa: SLF001 - the socket begins here
+            watch._consumers = _Consumers(self)  # noqa: SLF001 - the socket begins here
             store.watch = watch  # type: ignore[method-assign]
         return store
 
@@ -93,3 +92,14 @@ class OfflineStores(MemoryStores):
             yield feed
         finally:
             feed.close()
+
+
+class _Consumers:
+    """The consumers of a watch, all of which are the messages that are received."""
+
+    def __init__(self, stores: OfflineStores) -> None:
+        self.open = stores.opened
+
+    @asynccontextmanager
+    async def cleared(self) -> AsyncIterator[None]:
+        yield

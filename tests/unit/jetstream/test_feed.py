@@ -351,6 +351,18 @@ async def test_a_failed_subscription_breaks_a_watch(server: BucketServer) -> Non
         await follow(KvWatch(server.bucket))
 
 
+async def test_a_watch_that_broke_deletes_its_consumer_before_the_next_list(
+    server: BucketServer,
+) -> None:
+    watch = KvWatch(server.bucket)
+    server.silent = True
+    with pytest.raises(WatchBrokenError):
+        await follow(watch)
+    server.failure = NatsError("no connection")
+    with pytest.raises(WatchBrokenError, match="cannot delete abandoned consumers: no connection"):
+        await follow(watch)
+
+
 async def test_a_watch_that_ended_does_not_look_at_its_connection(server: BucketServer) -> None:
     await listed_once(server)
     looks = server.looks

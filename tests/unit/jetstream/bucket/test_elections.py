@@ -206,13 +206,31 @@ async def test_a_broken_consumer_is_deleted_before_the_next_one_is_created() -> 
     cluster = Cluster()
     watch = KvWatch(bucket(cluster))
     await follow_until_silent(watch)
+    cluster.requests.clear()
     await open_and_close(watch)
-    assert [request for request in cluster.requests if "CONSUMER" in request] == [
-        "CONSUMER.CREATE.KV_b.natsctl-1.>",
+    assert [request for request in cluster.requests if request.startswith("CONSUMER")] == [
         "CONSUMER.DELETE.KV_b.natsctl-1",
         "CONSUMER.CREATE.KV_b.natsctl-2.>",
+        "CONSUMER.DELETE.KV_b.natsctl-1",
         "CONSUMER.DELETE.KV_b.natsctl-2",
     ]
+    cluster.requests.clear()
+    await open_and_close(watch)
+    assert "CONSUMER.DELETE.KV_b.natsctl-1" not in cluster.requests
+
+
+async def test_a_broken_consumer_is_deleted_after_a_failed_attempt_to_watch() -> None:
+    cluster = Cluster()
+    watch = KvWatch(bucket(cluster))
+    await follow_until_silent(watch)
+    cluster.elect(1.0)
+    cluster.requests.clear()
+    cluster.last_seq = 1
+    cluster.dropped = ["STREAM.MSG.GET"] * 9
+    with pytest.raises(StoreTimeoutError):
+        await open_and_close(watch)
+    consumers = [request for request in cluster.requests if request.startswith("CONSUMER")]
+    assert consumers == ["CONSUMER.DELETE.KV_b.natsctl-1"]
 
 
 async def test_a_second_consumer_is_requested_if_the_first_request_has_no_response() -> None:
