@@ -52,7 +52,7 @@ test-lowest:  ## run the fast tests with the oldest dependencies that pyproject.
 		--output-file $(LOWEST)/oldest.txt pyproject.toml
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[embedded,otlp,reload]' \
 		--group dev --override $(LOWEST)/oldest.txt
-	$(LOWEST)/bin/python -m pytest -m 'not long and not server' $(FAST)
+	$(LOWEST)/bin/python -m pytest -n auto --dist worksteal -m 'not long and not server' $(FAST)
 
 test-long: setup  ## run the tests that take too long for every change
 	$(PYTEST) --hypothesis-profile long tests/property
