@@ -6,7 +6,7 @@ parts need. It's ambient because a program of yours may make controllers that no
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 import msgspec
 
@@ -50,15 +50,15 @@ def environment() -> Environment:
     return _environment.get()
 
 
-def enter(**changes: object) -> None:
+def enter(**changes: object) -> Token[Environment]:
     """Change the environment of this context and of the tasks that it creates from now on."""
-    _environment.set(msgspec.structs.replace(_environment.get(), **changes))
+    return _environment.set(msgspec.structs.replace(_environment.get(), **changes))
 
 
 @contextmanager
 def within(**changes: object) -> Iterator[None]:
     """Change the environment while the context lasts."""
-    token = _environment.set(msgspec.structs.replace(_environment.get(), **changes))
+    token = enter(**changes)
     try:
         yield
     finally:

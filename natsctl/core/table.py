@@ -404,17 +404,16 @@ class Table(Generic[T]):
         """
         for state in filter(None, (self._state, self._listing)):
             for key in state.unread:
-                primary = self._primary_in(state, key)
-                yield key if primary is not None and wanted(primary) else None
+                yield key if self._is_wanted(state, key, wanted) else None
 
     def lacks(self, key: str, wanted: Keeps) -> bool:
         """Return whether `missing` yields the key."""
-        for state in (self._state, self._listing):
-            if state is not None and key in state.unread:
-                primary = self._primary_in(state, key)
-                if primary is not None and wanted(primary):
-                    return True
-        return False
+        states = filter(None, (self._state, self._listing))
+        return any(key in state.unread and self._is_wanted(state, key, wanted) for state in states)
+
+    def _is_wanted(self, state: _State[T], key: str, wanted: Keeps) -> bool:
+        primary = self._primary_in(state, key)
+        return primary is not None and wanted(primary)
 
     def fill(self, stored: Stored) -> Change[T] | None:
         """Add the value of an object that was read from the store, if its revision is known here.
