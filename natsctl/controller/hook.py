@@ -144,7 +144,6 @@ class HookController(Controller):
         }
 
     async def sync_handler(self, key: str) -> float | None:
-        """Ask the hook, and apply its answer."""
         objects: Primary[Any] = getattr(self, only_primary(type(self)).name)
         if self.hook_finalize:
             finalizer = f"{DOMAIN}/hook-{self.name}"

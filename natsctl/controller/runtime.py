@@ -150,7 +150,6 @@ class ControllerRuntime(KeyedController):
         controller.runtime = self
 
     async def run(self) -> None:
-        """Sync keys until `stop`; `clean` has run before it returns."""
         writes_kube = any(slot.role is KubeSecondary for slot in slots(type(self.controller)))
         systems = (self.nats, self._backends.kube if writes_kube else None)
         async with AsyncExitStack() as stack:
@@ -178,7 +177,6 @@ class ControllerRuntime(KeyedController):
             yield
 
     async def complete(self) -> None:
-        """Wait until every table is synced, and review whether deletions can be proved."""
         await super().complete()
         await self._parts.garbage.begin()
 
@@ -347,7 +345,6 @@ class ControllerRuntime(KeyedController):
         )
 
     def measures(self) -> Measures:
-        """Return the current measures, for metrics and health checks."""
         workers = self.controller.workers
         counts = self._counts()
         health = health_of(self.host, self.holds, counts)

@@ -257,14 +257,14 @@ class LeaseStore(KvStore):
         self._expire_s = max(1, math.ceil(EXPIRE * ttl_s))  # the server's resolution is one second
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`; raises `NotFoundError` also if the bucket does not exist."""
+        # without the bucket, there's no such key either
         try:
             return await super().get(key)
         except StoreMissingError as error:
             raise NotFoundError(str(error)) from error
 
     async def create(self, key: str, value: bytes) -> Stored:
-        """See `Store.create`; creates the bucket if it does not exist."""
+        # creates the bucket too
         if self._bucket.connection.publish_prefix and not self._ensured:
             # nobody answers a write to a missing bucket of another domain
             await self._bucket.ensure(LEASES)
@@ -327,7 +327,6 @@ class BucketStore(KvStore):
     def watch(
         self, shown: Collection[str] | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`."""
         return self._dated(shown)
 
     def read(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:

@@ -158,7 +158,6 @@ class ManagedController(KeyedController, Generic[T]):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open the store and keep the table equal to it, without reconciling anything."""
         kind, writes, backends = type(self).kind, Writes(), self._backends
         writes.notes = environment().recordings is not None
         stores = backends.stores_of(kind)

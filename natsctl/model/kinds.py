@@ -388,7 +388,6 @@ class KvKind(Kind[T]):
         return ""
 
     def holds(self, key: str) -> bool:
-        """Return whether *key* is legal and matches the kind's key pattern."""
         return legal(key) and matches(self.keys, key)
 
 

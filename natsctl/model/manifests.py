@@ -139,7 +139,7 @@ class KubeKind(Kind[T]):
         return part
 
     def metadata(self, value: bytes) -> KubeMetadata:
-        """See `Kind.metadata`; the same value is decoded once."""
+        # the same value is decoded once
         last, metadata = self._read
         if value is last:
             return metadata
@@ -169,14 +169,12 @@ class KubeKind(Kind[T]):
         return documents.merge_patch(document, documents.plain(obj))
 
     def encode(self, current: bytes | None, obj: T) -> bytes:
-        """Return the current object with the fields of *obj* set."""
         document = self.overlay(current, obj)
         if current is not None and documents.same(document, documents.parse(current)):
             return current
         return documents.render(document)
 
     def holds(self, key: str) -> bool:
-        """Return whether *key* has the namespace and the name of this kind, if it has any."""
         namespace, _, name = key.rpartition("/")
         if self.namespace is not None and self.namespace != namespace:
             return False

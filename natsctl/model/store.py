@@ -64,12 +64,11 @@ class DryRunGuard(WriteGuard):
     dry_run = True
 
     def check(self, kind: Kind[Any] | None) -> None:
-        """See `WriteGuard.check`; raises `NotStoredError`."""
         name = "the JetStream API" if kind is None else kind.name
         raise NotStoredError(f"a plan writes nothing to {name}")
 
     async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - every kind
-        """See `WriteGuard.send`; the server checks the write, and stores nothing."""
+        # the server checks the write, and stores nothing
         return await write()
 
     def may_record(self, key: str) -> bool:  # noqa: ARG002 - no key
@@ -379,9 +378,7 @@ class ManifestStore(Store, Protocol):
     """A store with server-side apply, which tracks the manager of each field."""
 
     @property
-    def kind(self) -> KubeKind[Any]:
-        """The kind of the objects."""
-        ...
+    def kind(self) -> KubeKind[Any]: ...
 
     async def locate(self, manifest: Document) -> str:
         """Return the key of the manifest's object.
@@ -452,7 +449,7 @@ class ManifestStores(Stores, Protocol):
     """A system whose stores all have server-side apply, such as a Kubernetes cluster."""
 
     async def open(self, kind: Kind[Any]) -> ManifestStore:
-        """Return the kind's store. Its calls raise `StoreMissingError` if the kind is missing."""
+        # calls of the store raise `StoreMissingError` while the kind is missing
         ...
 
 

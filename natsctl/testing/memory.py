@@ -119,7 +119,6 @@ class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
             del self._bucket.entries[key]
 
     def forget(self) -> None:
-        """Let the next watch of this store list again."""
         self._reader = None
 
     def recreate(self) -> None:

@@ -366,7 +366,6 @@ class InformerController(Hosted):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open every store and keep the tables equal to them, without calling a watcher."""
         informers: dict[str, Informer[Any]] = {}
         for kind in self._watched():
             for number, source in enumerate(kind.sources, 1):

@@ -487,15 +487,12 @@ class TermGuard(WriteGuard):
         self._leadership = leadership
 
     def check(self, kind: Kind[Any] | None) -> None:
-        """Raise `NotLeadingError` if another process may be leading."""
         if kind is not INSTALLATION:
             self._leadership.check()
 
     async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:
-        """See `WriteGuard.send`."""
         self.check(kind)
         return await GuardedSteps(write(), lambda: self._leadership.leads)
 
     def may_record(self, key: str) -> bool:
-        """Return whether the key belongs to this process, so that no other process records it."""
         return self._leadership.has(key)

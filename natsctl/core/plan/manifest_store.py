@@ -71,7 +71,7 @@ class PlanningManifestStore(PlanningStore):
         return stored
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        """See `Store.update`; an object that is marked deleted goes with its last finalizer."""
+        # an object that is marked deleted goes with its last finalizer
         stored = await super().update(key, value, revision=revision)
         self._overlay.appliers.pop(key, None)
         metadata = self.kind.metadata(stored.value)
@@ -126,7 +126,7 @@ class PlanningManifestStore(PlanningStore):
     def _remove(
         self, current: State, planned: PlannedState | None, *, base: int, purge: bool
     ) -> int:
-        """Plan a deletion; finalizers hold the object, which is then marked deleted."""
+        # finalizers hold the object, which is then marked deleted
         metadata = Metadata()
         if isinstance(current, Stored):
             metadata = self.kind.metadata(current.value)

@@ -158,7 +158,7 @@ class ReplayTape(Tape):
         send: Callable[[], Coroutine[Any, Any, T]],
         value: bytes | Document = b"",
     ) -> T:
-        """Answer a call as recorded, and other writes from memory."""
+        # writes that are not recorded are answered from memory
         return await super().call(
             place, verb, key, lambda: self._answered(place, verb, key, send), value
         )
@@ -166,10 +166,7 @@ class ReplayTape(Tape):
     async def outside(
         self, name: str, call: Callable[[], Awaitable[T]], *, kind: type[T] | None = None
     ) -> T:
-        """Return the recorded result of the next call of that name, or raise its error.
-
-        A call that made other calls is made, because these have recorded results.
-        """
+        # a call that made other calls is made, because these have recorded results
         steps = self._outside.get(name)
         if not steps:
             self.miss(f"the result of {name}")
@@ -339,7 +336,7 @@ class ReplayCluster(MemoryCluster):
         return store
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
-        """Look a kind up; recorded keys without a namespace prove that it has none."""
+        # recorded keys without a namespace prove that the kind has none
         regular = await super().resource(api_version, kind)
         place = f"kube/{api_version}/{kind}"
         keys = [key for known, key in self._tape.known if known == place]
