@@ -20,8 +20,6 @@ from natsctl.errors import (
     NatsctlError,
     NotFoundError,
     PermissionDeniedError,
-    QueryBatchInProgressError,
-    QueryBatchNotStartedError,
     StoppedError,
     StoreDiffersError,
     StoreError,
@@ -109,7 +107,7 @@ def those(kind: Kind[T], selector: Selector) -> Dependency[T]:
     Raises `UsageError` if the selector needs labels and the kind has none.
     """
     if isinstance(kind, KubeKind):
-        return Dependency(kind.selected(selector), Selector())
+        return Dependency(kind.selected(selector) if selector.requirements else kind, Selector())
     if selector.requirements and kind.type is not bytes:
         kind.require_metadata()
     return Dependency(kind, selector)
@@ -413,49 +411,3 @@ class DependencyWatches(Generic[W]):
         dependencies.discard(watch.dependency)
         if not dependencies:
             del self._dependencies[dependent]
-
-
-class Batches(Generic[W]):
-    """Batches of reads, at most one at a time for each dependent."""
-
-    def __init__(self, watches: DependencyWatches[W]) -> None:
-        self._watches = watches
-        self._read: dict[W, set[Dependency[Any]]] = {}
-
-    def __contains__(self, dependent: W) -> bool:
-        return dependent in self._read
-
-    def start(self, dependent: W) -> None:
-        """Begin a batch; raises `QueryBatchInProgressError` if the last one has not ended."""
-        if dependent in self._read:
-            raise QueryBatchInProgressError(f"a query batch of {dependent} is in progress: end it")
-        self._read[dependent] = set()
-
-    async def read(self, dependent: W, dependency: Dependency[Any]) -> DependencyWatch[W]:
-        """Make *dependent* depend on *dependency*, and return the watch to read from.
-
-        Raises `QueryBatchNotStartedError` outside a batch, and the errors of
-        `DependencyWatches.depend`.
-        """
-        try:
-            self._read[dependent].add(dependency)
-        except KeyError:
-            raise QueryBatchNotStartedError(
-                f"objects are read for {dependent} within a query batch only: start one"
-            ) from None
-        return await self._watches.depend(dependent, dependency)
-
-    def end(self, dependent: W) -> None:
-        """End the batch: *dependent* depends only on what the batch has read.
-
-        Raises `QueryBatchNotStartedError` if no batch was started.
-        """
-        read = self._read.pop(dependent, None)
-        if read is None:
-            raise QueryBatchNotStartedError(f"no query batch of {dependent} was started")
-        self._watches.keep_only(dependent, read)
-
-    def abandon(self, dependent: W) -> None:
-        """End a batch that may be incomplete: *dependent* keeps all its dependencies."""
-        if self._read.pop(dependent, None) is None:
-            raise QueryBatchNotStartedError(f"no query batch of {dependent} was started")

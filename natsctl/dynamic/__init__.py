@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from natsctl.dynamic.objects import Objects as Objects
     from natsctl.dynamic.objects import ScopedGVR as ScopedGVR
     from natsctl.dynamic.objects import kv_kind as kv_kind
-    from natsctl.dynamic.source import (
+    from natsctl.dynamic.watcher import (
         ControllerRuntimeSourceReconciler as ControllerRuntimeSourceReconciler,
     )
-    from natsctl.dynamic.source import EventSource as EventSource
-    from natsctl.dynamic.source import GenericEvent as GenericEvent
-    from natsctl.dynamic.source import controller_runtime_source as controller_runtime_source
     from natsctl.dynamic.watcher import DynamicOptions as DynamicOptions
     from natsctl.dynamic.watcher import DynamicWatcher as DynamicWatcher
+    from natsctl.dynamic.watcher import EventSource as EventSource
+    from natsctl.dynamic.watcher import GenericEvent as GenericEvent
     from natsctl.dynamic.watcher import Reconcile as Reconcile
     from natsctl.dynamic.watcher import Reconciler as Reconciler
+    from natsctl.dynamic.watcher import controller_runtime_source as controller_runtime_source
 else:
     from natsctl.public_names import load_on_first_use
 

@@ -4,7 +4,6 @@ import asyncio
 import copy
 from collections.abc import Sequence
 from typing import TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -168,62 +167,50 @@ class ScopedGVR(msgspec.Struct, frozen=True):
     namespaced: bool
 
 
-class _Lookup(msgspec.Struct, frozen=True):
-    until: float
-    result: ScopedGVR | NoVersionedResourceError
-
-
 class Resources:
-    """Converts kinds to resources; asks *discovery* for kinds that are not cached.
-
-    Concurrent lookups of the same kind share one request.
-    """
+    """Converts kinds to resources; asks *discovery* for kinds that are not cached."""
 
     def __init__(self, discovery: Discovers | None, options: ObjectCacheOptions) -> None:
-        self._discovery = discovery
-        self._options = options
-        self._lookups: dict[GroupVersionKind, _Lookup] = {}
-        self._locks: WeakValueDictionary[GroupVersionKind, asyncio.Lock] = WeakValueDictionary()
+        self._discovery, self._options = discovery, options
+        self._found: dict[GroupVersionKind, tuple[float, ScopedGVR | StoreMissingError]] = {}
+        self._locks: dict[GroupVersionKind, asyncio.Lock] = {}
 
     async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
-        """Return the resource of a kind.
+        """Return the resource of a kind; concurrent calls for a kind share one request.
 
         Raises `NoVersionedResourceError` if the cluster does not have the kind, and `StoreError` if
         the lookup fails.
         """
         if gvk.in_nats:
             return ScopedGVR(gvk.group, gvk.version, gvk.kind, namespaced=True)
-        lock = self._locks.get(gvk)
-        if lock is None:
-            lock = self._locks[gvk] = asyncio.Lock()
-        async with lock:
-            lookup = self._lookups.get(gvk)
-            if lookup is None or asyncio.get_running_loop().time() >= lookup.until:
-                lookup = self._lookups[gvk] = await self._look_up(gvk)
-        if isinstance(lookup.result, NoVersionedResourceError):
-            raise lookup.result.with_traceback(None)
-        return lookup.result
+        async with self._locks.setdefault(gvk, asyncio.Lock()):
+            until, found = self._found.get(gvk, (0.0, None))
+            now = asyncio.get_running_loop().time()
+            if found is None or now >= until:
+                found, ttl_s = await self._look_up(gvk)
+                self._found[gvk] = now + ttl_s, found
+        if isinstance(found, ScopedGVR):
+            return found
+        text = f"the resource version was not found: {found}"
+        raise NoVersionedResourceError(text) from found.with_traceback(None)
 
     def cached(self, gvk: GroupVersionKind) -> ScopedGVR | None:
         """Return the cached resource of the kind, even if expired, or None."""
-        lookup = self._lookups.get(gvk)
-        return lookup.result if lookup and isinstance(lookup.result, ScopedGVR) else None
+        _, found = self._found.get(gvk, (0.0, None))
+        return found if isinstance(found, ScopedGVR) else None
 
     def clear(self) -> None:
-        self._lookups.clear()
+        self._found.clear()
 
-    async def _look_up(self, gvk: GroupVersionKind) -> _Lookup:
+    async def _look_up(self, gvk: GroupVersionKind) -> tuple[ScopedGVR | StoreMissingError, float]:
         if self._discovery is None:
             raise UsageError(f"{gvk} is kept in Kubernetes, and no cluster is given: pass kube=")
-        now = asyncio.get_running_loop().time()
         try:
             served = await self._discovery.resource(gvk.api_version, gvk.kind)
         except StoreMissingError as missing:
-            error = NoVersionedResourceError(f"the resource version was not found: {missing}")
-            error.__cause__ = missing
-            return _Lookup(now + self._options.missing_api_resource_cache_ttl_s, error)
+            return missing, self._options.missing_api_resource_cache_ttl_s
         resource = ScopedGVR(gvk.group, gvk.version, served.plural, served.namespaced)
-        return _Lookup(now + self._options.gvk_to_gvr_cache_ttl_s, resource)
+        return resource, self._options.gvk_to_gvr_cache_ttl_s
 
 
 class ObjectCache:

@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from natsctl.core.backends import Backends
 from natsctl.core.dependencies import (
-    Batches,
     Cause,
     Dependency,
     DependencyWatch,
@@ -46,6 +45,8 @@ from natsctl.errors import (
     NoCacheEntryError,
     NotStartedError,
     QueryBatchInProgressError,
+    QueryBatchNotStartedError,
+    QueueShutDownError,
     UsageError,
 )
 from natsctl.model import documents
@@ -164,7 +165,7 @@ class DynamicWatcher:
             self._enqueue,
             list_s=self._options.list_timeout_s,
         )
-        self._batches = Batches(self._watches)
+        self._batches: dict[ObjectIdentifier, set[Dependency[Any]]] = {}  # what each has read
         self._locks: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
         self.host: Host | None = None  # from a start to its end
         self._queue: WorkQueue[ObjectIdentifier]
@@ -192,7 +193,7 @@ class DynamicWatcher:
         async def begin() -> None:
             self.started.set()
 
-        self._queue, self._batches = queue, Batches(self._watches)
+        self._queue, self._batches = queue, {}
         self.host = host = Host(
             DYNAMIC,
             lambda: {DYNAMIC: queue},
@@ -272,7 +273,7 @@ class DynamicWatcher:
         self._check(watcher)
         self._check_cache()
         async with self._locked(watcher):
-            self._batches.start(watcher)
+            self._batches[watcher] = set()
 
     async def end_query_batch(self, watcher: ObjectIdentifier) -> None:
         """End the batch, and the watches of *watcher* on all objects that the batch didn't read.
@@ -282,7 +283,10 @@ class DynamicWatcher:
         """
         self._check(watcher)
         self._check_cache()
-        self._batches.end(watcher)
+        read = self._batches.pop(watcher, None)
+        if read is None:
+            raise QueryBatchNotStartedError(f"no query batch of {watcher} was started")
+        self._watches.keep_only(watcher, read)
 
     @asynccontextmanager
     async def query_batch(self, watcher: ObjectIdentifier) -> AsyncIterator[None]:
@@ -294,8 +298,7 @@ class DynamicWatcher:
         try:
             yield
         except BaseException:
-            if watcher in self._batches:
-                self._batches.abandon(watcher)
+            self._batches.pop(watcher, None)
             raise
         await self.end_query_batch(watcher)
 
@@ -408,7 +411,13 @@ class DynamicWatcher:
     ) -> DependencyWatch[ObjectIdentifier]:
         self._check(watcher)
         self._check_cache()
-        return await self._batches.read(watcher, await self._dependency_on(identifier))
+        dependency = await self._dependency_on(identifier)
+        if watcher not in self._batches:
+            raise QueryBatchNotStartedError(
+                f"objects are read for {watcher} within a query batch only: start one"
+            )
+        self._batches[watcher].add(dependency)
+        return await self._watches.depend(watcher, dependency)
 
     def _cached(self, identifier: ObjectIdentifier) -> DependencyWatch[ObjectIdentifier]:
         self._check_cache()
@@ -422,10 +431,6 @@ class DynamicWatcher:
     # ---- what an identifier selects
 
     async def _dependency_on(self, identifier: ObjectIdentifier) -> Dependency[Any]:
-        """Return the objects that an identifier selects.
-
-        Raises `InvalidInputError`, and the errors of `Resources.gvk_to_gvr`.
-        """
         identifier.validate()
         resource = await self._resources.gvk_to_gvr(identifier.group_version_kind())
         return self._selection(identifier, resource)
@@ -433,11 +438,8 @@ class DynamicWatcher:
     def _selection(
         self, identifier: ObjectIdentifier, resource: ScopedGVR | None
     ) -> Dependency[Any]:
-        gvk, name, namespace = (
-            identifier.group_version_kind(),
-            identifier.name,
-            identifier.namespace,
-        )
+        gvk, name = identifier.group_version_kind(), identifier.name
+        namespace = identifier.namespace
         selector = Selector.parse(identifier.selector)
         try:
             if gvk.in_nats:  # any values of an existing bucket
@@ -499,3 +501,79 @@ def _gvk_of(dependency: Dependency[Any]) -> GroupVersionKind:
         group, _, version = dependency.kind.api_version.rpartition("/")
         return GroupVersionKind(group, version, dependency.kind.kind)
     raise UsageError(f"{dependency} is kept neither in NATS nor in Kubernetes")
+
+
+# ---- a reconciler that forwards watchers to the work queue of another runtime
+
+
+class GenericEvent(msgspec.Struct, frozen=True):
+    """An object that `object` watches was created, changed or deleted."""
+
+    object: ObjectIdentifier
+
+
+class EventSource:
+    """The watchers that a `ControllerRuntimeSourceReconciler` receives, for `async for`.
+
+    Pending events of the same watcher are merged. The iteration ends after `close`.
+    """
+
+    def __init__(self) -> None:
+        self._queue = WorkQueue[ObjectIdentifier]()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> GenericEvent:
+        try:
+            watcher = (await self._queue.take()).key
+        except QueueShutDownError:
+            raise StopAsyncIteration from None
+        self._queue.settle(watcher)
+        return GenericEvent(watcher)
+
+    def send(self, watcher: ObjectIdentifier) -> None:
+        """Add an event for *watcher*; does nothing after `close`."""
+        self._queue.offer(watcher)
+
+    def close(self) -> None:
+        """End the iteration after the pending events."""
+        self._queue.shut_down(drain=True)
+
+    async def feed(self, enqueue: Callable[[str], None]) -> None:
+        """Call *enqueue* with the key of each watcher until `close`.
+
+        Example:
+            await source.feed(lambda key: runtime.enqueue_key(key, Operation.SECONDARY))
+        """
+        async for event in self:
+            enqueue(event.object.key)
+
+
+class ControllerRuntimeSourceReconciler:
+    """Forwards every watcher to its source; see `controller_runtime_source`."""
+
+    def __init__(self, source: EventSource) -> None:
+        self._source = source
+
+    async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
+        """Forward *watcher*; returns None."""
+        self._source.send(watcher)
+        return None
+
+
+def controller_runtime_source() -> tuple[ControllerRuntimeSourceReconciler, EventSource]:
+    """Return a reconciler for a `DynamicWatcher`, and the source of the watchers it receives.
+
+    With them, a change of an object on which a primary depends enqueues the primary.
+
+    Example:
+        reconciler, source = controller_runtime_source()
+        watcher = DynamicWatcher(reconciler, nats=nats)
+        ...
+        await source.feed(lambda key: runtime.enqueue_key(key, Operation.SECONDARY))
+
+    Seed: stolostron kubernetes-dependency-watches v0.5.2, `NewControllerRuntimeSource`.
+    """
+    source = EventSource()
+    return ControllerRuntimeSourceReconciler(source), source

@@ -20,7 +20,7 @@ from natsctl.errors import StoppedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeMetadata, joined
 from natsctl.model.store import Stores
-from natsctl.resource.stream import ErrorHandler, EventStream, Key, RateLimiter, Subscription
+from natsctl.resource.stream import ErrorHandler, EventStream, Key, RateLimiter
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Resource(Generic[T]):
         self.kind = kind
         self._stores = stores
         self._informer: Informer[T] | None = None
-        self._subscriptions: list[Subscription[T]] = []
+        self._streams: list[EventStream[T]] = []
         self._synced = asyncio.Event()  # the first list is complete
         self._lifetime = AsyncExitStack()
         self._group: asyncio.TaskGroup | None = None
@@ -129,8 +129,8 @@ class Resource(Generic[T]):
         """End the watch and every stream; events that are being handled may finish."""
         self._stopped = True
         self._synced.set()
-        for subscription in self._subscriptions:
-            subscription.close()
+        for stream in self._streams:
+            stream.close()
         if self._watching is not None:
             self._watching.cancel()
 
@@ -163,7 +163,9 @@ class Resource(Generic[T]):
         Entering raises `StoppedError` if the resource was stopped. Iterating or leaving raises
         `EventNotDoneError` if an event was garbage-collected before it was marked done.
         """
-        return self._subscribed(error_handler, rate_limiter, _line_of_caller())
+        caller = extract_stack(limit=2)[0]
+        made_at = f"{caller.filename}:{caller.lineno}"
+        return self._subscribed(error_handler, rate_limiter, made_at)
 
     async def store(self) -> ResourceStore[T]:
         """Wait for the first list, and return the objects for reading.
@@ -187,20 +189,25 @@ class Resource(Generic[T]):
         made_at: str,
     ) -> AsyncIterator[EventStream[T]]:
         self._watch()
-        subscription = Subscription(
+        stream = EventStream(
             self.kind, error_handler=error_handler, rate_limiter=rate_limiter, made_at=made_at
         )
         try:
-            await self._add(subscription)
-            yield EventStream(subscription)
-            subscription.check()
+            if self._informer is not None:  # otherwise `_run` connects them
+                await stream.follow(self._informer)
+            if self._stopped:
+                stream.close()
+            self._streams.append(stream)
+            if self._synced.is_set():
+                stream.add_sync_event()
+            yield stream
+            stream.check()
         finally:
-            subscription.close()
+            stream.close()
             with suppress(ValueError):  # it was cancelled before it was added
-                self._subscriptions.remove(subscription)
+                self._streams.remove(stream)
 
-    def _watch(self) -> asyncio.TaskGroup:
-        """Start the watch, unless it runs; return the group of tasks."""
+    def _watch(self) -> None:
         if self._group is None:
             raise UsageError(f"the resource of {self.kind.name} must be used inside `async with`")
         if self._stopped:
@@ -208,34 +215,15 @@ class Resource(Generic[T]):
         if self._watching is None:
             name = f"watch of {self.kind.name}"
             self._watching = self._group.create_task(self._run(), name=name)
-        return self._group
 
     async def _run(self) -> None:
         store = await self._stores.open(self.kind)
         self._informer = Informer(store, self.kind, on_listed=self._listed)
-        await asyncio.gather(
-            *(subscription.follow(self._informer) for subscription in self._subscriptions)
-        )
+        await asyncio.gather(*(stream.follow(self._informer) for stream in self._streams))
         await self._informer.run()
 
-    async def _add(self, subscription: Subscription[T]) -> None:
-        """Connect the subscription to the informer, if it exists; else `_run` does."""
-        if self._informer is not None:
-            await subscription.follow(self._informer)
-        if self._stopped:
-            subscription.close()
-        self._subscriptions.append(subscription)
-        if self._synced.is_set():
-            subscription.add_sync_event()
-
     def _listed(self) -> None:
-        """Enqueue the sync event of each subscription after the first list."""
         if not self._synced.is_set():
             self._synced.set()
-            for subscription in self._subscriptions:
-                subscription.add_sync_event()
-
-
-def _line_of_caller() -> str:
-    line = extract_stack(limit=3)[0]
-    return f"{line.filename}:{line.lineno}"
+            for stream in self._streams:
+                stream.add_sync_event()

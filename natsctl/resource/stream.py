@@ -77,11 +77,11 @@ class Event(Generic[T]):
 
     __slots__ = ("_object", "_run", "_stream", "key", "kind")
 
-    def __init__(self, kind: EventKind, key: Key, obj: T | None, stream: "Subscription[T]") -> None:
+    def __init__(self, kind: EventKind, key: Key, obj: T | None, stream: "EventStream[T]") -> None:
         self.kind = kind
         self.key = key
         self._object = obj
-        self._stream: Subscription[T] | None = stream  # None once it's marked done
+        self._stream: EventStream[T] | None = stream  # None once it's marked done
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.key}>" if self.key else f"<{self.kind}>"
@@ -175,8 +175,10 @@ RateLimiter: TypeAlias = ExponentialLimiter[str] | TokenBucket
 """The backoff of a failing key, or a limit on all retries of the stream."""
 
 
-class Subscription(Generic[T]):
-    """One subscriber's queue of keys, and the last state of each.
+class EventStream(Generic[T]):
+    """The events of one subscriber, for `async for` in any number of tasks.
+
+    The stream ends if its error handler returns `Stop`, or if the resource is left or stopped.
 
     Args:
         kind: the kind of the objects.
@@ -193,12 +195,12 @@ class Subscription(Generic[T]):
         rate_limiter: RateLimiter | None,
         made_at: str,
     ) -> None:
-        self._kind = kind
-        self._error_handler = error_handler
-        self._made_at = made_at
-        bucket = rate_limiter if isinstance(rate_limiter, TokenBucket) else None
-        limiter = None if isinstance(rate_limiter, TokenBucket) else rate_limiter
-        self._queue = WorkQueue[str](limiter=limiter, bucket=bucket)
+        self._kind, self._error_handler, self._made_at = kind, error_handler, made_at
+        self._queue = (
+            WorkQueue[str](bucket=rate_limiter)
+            if isinstance(rate_limiter, TokenBucket)
+            else WorkQueue[str](limiter=rate_limiter)
+        )
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
         self._table: Table[T] | None = None  # None until there is an informer
         self._paused = PausedKeys(self._queue)
@@ -208,6 +210,29 @@ class Subscription(Generic[T]):
         self._lost = ""  # names an event that was never marked done
         self._closed = False
         self._loop = asyncio.get_running_loop()
+        self._slices = Slices()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event[T]:
+        if self._slices.is_over():
+            await self._slices.pause()  # neither the iteration nor the handling need to suspend
+        while True:
+            self.check()
+            try:
+                key = Key((await self._queue.take()).key)
+            except QueueShutDownError:
+                self.check()
+                raise StopAsyncIteration from None
+            if self._paused.pauses and self._paused.holds_back(key):
+                self._queue.give_back(key)
+            elif (event := self._event(key)) is not None:
+                return event
+            else:
+                self._queue.settle(key)  # created and deleted in between
+
+    # ---- for the resource and the events
 
     async def follow(self, informer: Informer[T]) -> None:
         """Enqueue every cached object, and every later change until `close`."""
@@ -221,27 +246,6 @@ class Subscription(Generic[T]):
     def add_sync_event(self) -> None:
         """Enqueue the sync event, after every object of the first list."""
         self._queue.offer(Key(), priority=Priority.RESYNC)
-
-    async def next(self) -> Event[T]:
-        """Return the next event; its key is held until the event is settled.
-
-        Raises `QueueShutDownError` if the stream was stopped or left, and `EventNotDoneError` if an
-        event was lost.
-        """
-        while True:
-            self.check()
-            try:
-                key = Key((await self._queue.take()).key)
-            except QueueShutDownError:
-                self.check()
-                raise
-            if self._paused.pauses and self._paused.holds_back(key):
-                self._queue.give_back(key)
-                continue
-            event = self._event(key)
-            if event is not None:
-                return event
-            self._queue.settle(key)  # created and deleted in between
 
     def check(self) -> None:
         """Raise `EventNotDoneError` if an event was lost."""
@@ -280,13 +284,14 @@ class Subscription(Generic[T]):
             f"by a reader of the events() of {self._made_at}"
         )
         with suppress(RuntimeError):  # the loop is closed, and nothing waits for the event
-            self._loop.call_soon_threadsafe(self._stop)
+            stop = partial(self._queue.shut_down, drain=False)
+            self._loop.call_soon_threadsafe(stop)
 
     def close(self) -> None:
         """Deliver no more events; events that were delivered need not be marked done."""
         self._closed = True
         self._following.close()
-        self._stop()
+        self._queue.shut_down(drain=False)
         self._paused.close()
         self._delivered.clear()
 
@@ -316,7 +321,6 @@ class Subscription(Generic[T]):
         return None if self._table is None else self._table.get(key)
 
     def _replaced(self, delivered: Stored, cached: Stored) -> bool:
-        """Return whether both states have a uid, and the uids differ."""
         if self._kind.plain:
             return False
         try:
@@ -336,30 +340,4 @@ class Subscription(Generic[T]):
         return action
 
     def _fields(self, kind: EventKind, key: Key) -> dict[str, Any]:
-        """Return the fields of a log line about an event; a sync event has no key."""
         return {"kind": self._kind.name, "type": kind.value, "key": key or None}
-
-    def _stop(self) -> None:
-        self._queue.shut_down(drain=False)
-
-
-class EventStream(Generic[T]):
-    """The events of one subscriber, for `async for` in any number of tasks.
-
-    The stream ends if its error handler returns `Stop`, or if the resource is left or stopped.
-    """
-
-    def __init__(self, subscription: Subscription[T]) -> None:
-        self._subscription = subscription
-        self._slices = Slices()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event[T]:
-        if self._slices.is_over():
-            await self._slices.pause()  # neither the iteration nor the handling need to suspend
-        try:
-            return await self._subscription.next()
-        except QueueShutDownError:
-            raise StopAsyncIteration from None
