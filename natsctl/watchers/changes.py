@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
+from natsctl.core.dependencies import Dependency, those
 from natsctl.core.informer import Informer, deleted_keys
 from natsctl.core.sync import awaitable
-from natsctl.errors import InvalidObjectError
-from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change, Store, Stored
@@ -35,39 +35,39 @@ class ObjectChange(msgspec.Struct, frozen=True):
             return ResourceAction.DELETE
         return ResourceAction.CREATE if self.before is None else ResourceAction.UPDATE
 
-    @property
-    def old(self) -> Snapshot[Any] | None:
-        return self._snapshot(self.before)
-
-    @property
-    def new(self) -> Snapshot[Any] | None:
-        return self._snapshot(self.after)
-
-    def _snapshot(self, stored: Stored | None) -> Snapshot[Any] | None:
+    def snapshot(self, stored: Stored | None) -> Snapshot[Any] | None:
         return None if stored is None else Snapshot(self.kind, stored, self.store)
+
+    @property
+    def newest(self) -> Snapshot[Any] | None:
+        return self.snapshot(self.after or self.before)
 
     def supersedes(self, other: "ObjectChange") -> bool:
         """Return whether this change has another action or desired state than *other*."""
-        if self.action is not other.action:
-            return True
-        this_state, other_state = self.after or self.before, other.after or other.before
-        if this_state is None or other_state is None:
-            return this_state is not other_state
-        return self.kind.differs(other_state.value, this_state.value)
+        this, that = self.after or self.before, other.after or other.before
+        if self.action is not other.action or this is None or that is None:
+            return self.action is not other.action or this is not that
+        return self.kind.differs(that.value, this.value)
 
+    def since(self, last: "ObjectChange") -> "ObjectChange":
+        """Return one update for two, from the older state unless both ends are then equal."""
+        old, failed, new, differs = last.before, last.after, self.after, self.kind.differs
+        if old is None or failed is None or new is None:
+            return self
+        reverted = differs(old.value, failed.value) and not differs(old.value, new.value)
+        return msgspec.structs.replace(self, before=failed if reverted else old)
 
-async def notify(watcher: ResourceWatcher, change: ObjectChange) -> None:
-    """Call the function of the watcher for the change."""
-    match change.old, change.new:
-        case None, None:
-            if isinstance(watcher, RecallingWatcher):
-                await awaitable(watcher.missed, change.key, change.store)
-        case None, new if new is not None:
-            await awaitable(watcher.add, new)
-        case old, None if old is not None:
-            await awaitable(watcher.delete, old)
-        case old, new if old is not None and new is not None:
+    async def notify(self, watcher: ResourceWatcher) -> None:
+        """Call the function of the watcher for the change."""
+        old, new = self.snapshot(self.before), self.snapshot(self.after)
+        if old is not None and new is not None:
             await awaitable(watcher.update, old, new)
+        elif new is not None:
+            await awaitable(watcher.add, new)
+        elif old is not None:
+            await awaitable(watcher.delete, old)
+        elif isinstance(watcher, RecallingWatcher):
+            await awaitable(watcher.missed, self.key, self.store)
 
 
 def merged(pending: tuple[ObjectChange, ...], change: ObjectChange) -> tuple[ObjectChange, ...]:
@@ -79,30 +79,19 @@ def merged(pending: tuple[ObjectChange, ...], change: ObjectChange) -> tuple[Obj
     """
     if not pending:
         return (change,)
-    *earlier_changes, last_change = pending
-    match last_change.action, change.action:
+    *earlier, last = pending
+    match last.action, change.action:
         case ResourceAction.DELETE, ResourceAction.DELETE:
             return pending
         case ResourceAction.DELETE, _:
-            return (last_change, msgspec.structs.replace(change, before=None))
+            return (last, msgspec.structs.replace(change, before=None))
         case _, ResourceAction.DELETE:
-            deleted = msgspec.structs.replace(change, before=change.before or last_change.after)
-            return tuple(earlier_changes) or (deleted,)
+            deleted = msgspec.structs.replace(change, before=change.before or last.after)
+            return tuple(earlier) or (deleted,)
         case ResourceAction.CREATE, _:
-            return (*earlier_changes, msgspec.structs.replace(change, before=None))
-        case ResourceAction.UPDATE, _:
-            return (_merged_updates(last_change, change),)
-
-
-def _merged_updates(last: ObjectChange, change: ObjectChange) -> ObjectChange:
-    """Return one update for two, from the older state unless both ends are then equal."""
-    old, failed, new = last.before, last.after, change.after
-    if old is None or failed is None or new is None:
-        return change
-    reverted = change.kind.differs(old.value, failed.value) and not change.kind.differs(
-        old.value, new.value
-    )
-    return msgspec.structs.replace(change, before=failed if reverted else old)
+            return (*earlier, msgspec.structs.replace(change, before=None))
+        case _:
+            return (change.since(last),)
 
 
 class Source:
@@ -112,33 +101,25 @@ class Source:
     object's labels no longer match, the source reports a delete.
     """
 
+    informer: Informer[Any]  # set when the controller opens its stores
+
     def __init__(self, kind: Kind[Any], labels: Labels | None) -> None:
         selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
         if selector.requirements:
             kind.require_metadata()
-            if isinstance(kind, KubeKind):
-                kind, selector = kind.selected(selector), Selector()
-        self.kind, self.selector = kind, selector
-        self.informer: Informer[Any]  # set when the controller opens its stores
-
-    @property
-    def part(self) -> tuple[str, ...]:
-        """An identifier of the selected objects; equal for equal selections."""
-        kind = self.kind
-        if isinstance(kind, KubeKind):
-            return (kind.name, kind.api_version, kind.namespace or "", str(kind.selector))
-        keys = kind.keys if isinstance(kind, KvKind) else ""
-        return (kind.name, keys, str(self.selector))
+        self.part: Dependency[Any] = those(kind, selector)
+        self.kind = self.part.kind
 
     def has(self, key: str) -> bool:
         """Return whether the table has the object and the selector matches it."""
-        return self._selected(self.informer.table.get(key)) is not None
+        return self.part.selects(self.informer.table.get(key))
 
     def change(self, change: Change[Any]) -> ObjectChange | None:
         """Return the change of a selected object, or None if the change is of another object."""
-        before, after = self._selected(change.before), self._selected(change.after)
-        if before is None and after is None and (change.before or change.after):
+        if not self.part.concerns(change):
             return None
+        before = change.before if self.part.selects(change.before) else None
+        after = change.after if self.part.selects(change.after) else None
         return self._change(change.key, before, after)
 
     def creates(self, *keys: str) -> Iterator[ObjectChange]:
@@ -147,8 +128,8 @@ class Source:
         Other tasks may run in between.
         """
         for key in keys or self.informer.table.keys():
-            stored = self._selected(self.informer.table.get(key))
-            if stored is not None:
+            stored = self.informer.table.get(key)
+            if self.part.selects(stored):
                 yield self._change(key, None, stored)
 
     async def deletes(self, gained: Callable[[str], bool]) -> list[ObjectChange]:
@@ -160,12 +141,3 @@ class Source:
 
     def _change(self, key: str, before: Stored | None, after: Stored | None) -> ObjectChange:
         return ObjectChange(key, self.kind, self.informer.store, before, after)
-
-    def _selected(self, stored: Stored | None) -> Stored | None:
-        if stored is None or not self.selector.requirements:
-            return stored
-        try:
-            labels = self.kind.metadata(stored.value).labels
-        except InvalidObjectError:  # the value is valid for its kind, but its labels are not
-            return None
-        return stored if self.selector.matches(labels) else None

@@ -23,7 +23,7 @@ from natsctl.core.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, chec
 from natsctl.core.record.document import Delivery
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.status import Measures, health_of, measures_of
-from natsctl.core.sync import blocking
+from natsctl.core.sync import Calls, blocking
 from natsctl.core.table import Invalid
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import Priority, WorkQueue
@@ -103,7 +103,9 @@ class InformerController(Hosted):
         check_options(self.name, _OPTIONS, {**options, "stop_timeout_s": stop_timeout_s})
         self.workers = workers
         self._error_handler = error_handler
-        self._timeout_s = timeout_s
+        self._calls = Calls(
+            self.name, "the watcher", limit_s=timeout_s, call_name="the call", setting="timeout_s"
+        )
         self._backends = Backends(nats=nats, kube=kube)
         host = Host(
             self.name,
@@ -176,12 +178,10 @@ class InformerController(Hosted):
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Remove the watcher and its retries, if it was added."""
         kind = self._resource_kinds.get(_name(resource_kind))
-        kept = [] if kind is None else list(kind.registrations)
-        for registration in kept:
-            if kind is not None and registration.watcher is watcher:
-                kept.remove(registration)
-                kind.registrations = tuple(kept)
-                return
+        added = [] if kind is None else list(kind.registrations)
+        first = next((one for one in added if one.watcher is watcher), None)
+        if kind is not None and first is not None:
+            kind.registrations = tuple(one for one in added if one is not first)
 
     def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
         kind = self._resource_kinds.get(_name(resource_kind))
@@ -189,15 +189,12 @@ class InformerController(Hosted):
             kind.registrations = ()
 
     def _named(self, resource_kind: str | Kind[Any]) -> ResourceKind:
-        """Return the resource kind of that name; the first call creates it."""
         name = _name(resource_kind)
         if not name:
             raise UsageError(f"{self.name}: a resource kind has a name")
         if name not in self._resource_kinds:
-            history, pausing = self.host.history, self.host.pausing
-            self._resource_kinds[name] = ResourceKind(
-                name, self._policies, history=history, pausing=pausing
-            )
+            kind = ResourceKind(name, self.host, self._calls, self._policies)
+            self._resource_kinds[name] = kind
         return self._resource_kinds[name]
 
     def _watched(self) -> list[ResourceKind]:
@@ -235,12 +232,8 @@ class InformerController(Hosted):
             if kind.registrations:
                 self._check_has_informer(kind.name)
 
-        async def notify(kind: ResourceKind) -> None:
-            loop = kind.loop(self.name, timeout_s=self._timeout_s)
-            await loop.run(self.host.begin, kind, workers=self.workers)
-
         async with self.opened():
-            await self.host.run(*map(notify, self._watched()))
+            await self.host.run(*(kind.run(self.workers) for kind in self._watched()))
         for kind in self._resource_kinds.values():
             if kind.failure is not None:
                 raise kind.failure
@@ -267,11 +260,11 @@ class InformerController(Hosted):
         kind, registration = self._registration(delivery)
         source, before, after = kind.sources[0], delivery.before, delivery.after
         change = ObjectChange(key, source.kind, source.informer.store, before, after)
-        await kind.deliver(self.name, registration, change)
+        await kind.deliver(registration, change)
 
     def hold_only(self, keys: Collection[str]) -> None:
         for kind in self._watched():
-            kind.hold_only(keys)
+            kind.loop.own.only(keys)
 
     def resync(self, *keys: str) -> int:
         """Call the watchers with these objects, or all objects of this process, as at a start.
@@ -284,7 +277,7 @@ class InformerController(Hosted):
         resynced = set[str]()
         for kind in self._watched():
             for key in filter(kind.holds, keys):
-                kind.resync(key, priority=Priority.USER)
+                kind.resync(key, Priority.USER)
                 resynced.add(key)
         return len(resynced)
 
@@ -317,7 +310,7 @@ class InformerController(Hosted):
                 oldest_s=max((age_s for age_s in ages_s if age_s is not None), default=None),
             ),
             keys=sum(kind.count() for kind in kinds),
-            unanswered=sum(kind.unanswered for kind in kinds),
+            unanswered=sum(len(kind.pending) for kind in kinds),
         )
 
     def _errors(self) -> dict[str, str]:
@@ -325,7 +318,6 @@ class InformerController(Hosted):
         return {key: error for of_kind in errors for key, error in of_kind.items()}
 
     def _informer_of(self, key: str) -> Informer[Any]:
-        """Return the first informer that has the object, or the first informer."""
         informers = [source.informer for kind in self._watched() for source in kind.sources]
         return next((informer for informer in informers if key in informer.table), informers[0])
 

@@ -173,7 +173,6 @@ class OpinionatedWatcher:
             await tape.remembered(name, lambda: self._own_writes.get(key), restore)
 
     async def _add(self, new: Snapshot[Any]) -> None:
-        """Add the in-progress finalizer, call `add_func`, and rename the finalizer."""
         begun = await self._mark(new, self._with_in_progress)
         if begun is None or begun.is_going or self.finalizer in begun.metadata.finalizers:
             return  # the next change has the object's new state
@@ -200,7 +199,6 @@ class OpinionatedWatcher:
         return not in_cluster and self._is_newest(new) and not new.metadata.finalizers
 
     async def _clean_up_late(self, last: Snapshot[Any]) -> None:
-        """Call `delete_func` and purge the key, if a delete marker proves the deletion."""
         marker = await deleted_at(last.store, last.key)
         if marker is not None:
             await _call(self.delete_func, last)
@@ -262,18 +260,15 @@ class OpinionatedWatcher:
         return not {self.finalizer, self.in_progress}.isdisjoint(self._finalizers(snapshot))
 
     def _finalizers(self, snapshot: Snapshot[Any]) -> tuple[str, ...]:
-        """Return the finalizers, of the snapshot or of this watcher's newer write."""
         if self._is_newest(snapshot):
             return snapshot.metadata.finalizers
         return self._own_writes[snapshot.key].finalizers
 
     def _is_newest(self, snapshot: Snapshot[Any]) -> bool:
-        """Return whether this watcher has not written the object after the snapshot."""
         own_write = self._own_writes.get(snapshot.key)
         return own_write is None or own_write.revision <= snapshot.revision
 
     def _forget_delivered(self, new: Snapshot[Any]) -> None:
-        """Forget this watcher's write if the watch has delivered it, or its object is gone."""
         own_write = self._own_writes.get(new.key)
         if own_write is not None and (
             own_write.revision <= new.revision or not (own_write.finalizers or new.is_going)
@@ -287,7 +282,6 @@ def _same_object(first: Snapshot[Any], second: Snapshot[Any]) -> bool:
 
 
 async def _history(key: str, store: Store) -> list[Snapshot[Any]]:
-    """Return every valid state that the store still has, newest first."""
     states = [state for state in await store.history(key) if isinstance(state, Stored)]
     valid = (state for state in reversed(states) if store.kind.valid(state.value))
     return [Snapshot(store.kind, state, store) for state in valid]

@@ -11,17 +11,18 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.environment import environment
-from natsctl.core.history import HandlerFailures, SyncHistory
+from natsctl.core.history import HandlerFailures
+from natsctl.core.host import Host
 from natsctl.core.loop import SyncLoop
-from natsctl.core.pauses import Pausing
 from natsctl.core.record.document import Delivery
-from natsctl.core.retry import Decision, Drop, Retry, RetryPolicy, Stop, backoff, decide_retry
+from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff, decide_retry
 from natsctl.core.sync import Calls, Sync
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.errors import RetryAfter, StoreError
@@ -32,7 +33,7 @@ from natsctl.telemetry.exceptions import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
-from natsctl.watchers.changes import ObjectChange, Source, merged, notify
+from natsctl.watchers.changes import ObjectChange, Source, merged
 from natsctl.watchers.opinionated import OpinionatedWatcher
 from natsctl.watchers.watcher import ResourceWatcher, RetryDequeuePolicy
 
@@ -87,103 +88,85 @@ class WatcherRetry(msgspec.Struct):
     due: float
 
 
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     """The pending changes and retries of one object, which has had some since a loop time.
 
     A delivery without a failure sets the time again. A retry is of one watcher and one kind, whose
     parts share it.
     """
 
-    def __init__(self, since: float) -> None:
-        self.since = since
-        self.changes: deque[tuple[ObjectChange, tuple[Registration, ...]]] = deque()
-        self.retries: dict[tuple[Registration, str], WatcherRetry] = {}
+    since: float
+    changes: deque[tuple[ObjectChange, tuple[Registration, ...]]] = msgspec.field(
+        default_factory=deque
+    )
+    retries: dict[tuple[Registration, str], WatcherRetry] = {}
 
 
 class ResourceKind:
-    """The sources of one resource kind and its watchers, in the order of their registration."""
+    """The sources of one resource kind and its watchers, in the order of their registration.
 
-    def __init__(
-        self, name: str, policies: Policies, *, history: SyncHistory, pausing: Pausing
-    ) -> None:
+    The *loop* calls the watchers. It ends if a policy returns `Stop` or raises; `failure` is then
+    the error.
+    """
+
+    def __init__(self, name: str, host: Host, calls: Calls, policies: Policies) -> None:
         self.name = name
         self.sources: list[Source] = []
         self.registrations: tuple[Registration, ...] = ()
         self.queue = WorkQueue[str]()
-        self.failure: Exception | None = None  # the error that ended the deliveries
-        self._policies = policies
-        self._history = history
-        self._pausing = pausing
-        self._pending: dict[str, Pending] = {}  # in the order of their `since`
+        self.loop = SyncLoop(
+            self._sync, queue=self.queue, retry=lambda *_: Stop(), pausing=host.pausing
+        )
+        self.loop.paused.listen(self._resumed)
+        self.failure: Exception | None = None
+        self.pending: dict[str, Pending] = {}  # the objects with any, in the order of their `since`
         self._retrying: dict[str, Pending] = {}  # those with retries
         self._change_count = 0
-        self._loop: SyncLoop[str] | None = None
-        self._only: Collection[str] | None = None
-        self._calls: Calls
+        self._host, self._calls, self._policies = host, calls, policies
         self._logged = HandlerFailures(log, logging.WARNING)
 
     @property
     def finalizers(self) -> set[str]:
         return {added.finalizer for added in self.registrations if added.finalizer is not None}
 
-    def loop(self, controller: str, *, timeout_s: float) -> SyncLoop[str]:
-        """Return the loop that calls the watchers, with a time limit of *timeout_s* for each call.
-
-        The loop ends if a policy returns `Stop` or raises; `failure` is then the error.
-        """
-        self._calls = Calls(
-            controller, "the watcher", limit_s=timeout_s, call_name="the call", setting="timeout_s"
-        )
-        self._loop = loop = SyncLoop(
-            self._sync,
-            queue=self.queue,
-            retry=lambda _error, _failures: Stop(),
-            pausing=self._pausing,
-        )
-        loop.paused.listen(self._resumed)
-        loop.paused.follow([source.informer for source in self.sources])
-        if self._only is not None:
-            loop.own.only(self._only)
+    async def run(self, workers: int) -> None:
+        self.loop.paused.follow([source.informer for source in self.sources])
         for source in self.sources:
-            self._watch(loop, source)
-        return loop
+            self.loop.watch(source.informer, partial(self._changed, source))
+        await self.loop.run(self._host.begin, self, workers=workers)
 
-    def _watch(self, loop: SyncLoop[str], source: Source) -> None:
-        def changed(change: Change[Any]) -> None:
-            """Deliver the change, unless the object only moved to another source of its kind."""
-            if loop.paused.concerns(change):
-                loop.paused.observe(change)
-            selected = source.change(change)
-            if selected is None:
-                return
-            if selected.after is None and any(
+    # ---- what changes
+
+    def _changed(self, source: Source, change: Change[Any]) -> None:
+        """Deliver the change, unless the object only moved to another source of its kind."""
+        if self.loop.paused.concerns(change):
+            self.loop.paused.observe(change)
+        selected = source.change(change)
+        if selected is None or (
+            selected.after is None
+            and any(
                 other.has(selected.key)
                 for other in self.sources
                 if other is not source and other.kind.name == source.kind.name
-            ):
-                return
-            self.add(selected, priority=Priority.RESYNC if change.initial else Priority.USER)
-
-        loop.watch(source.informer, changed)
+            )
+        ):
+            return
+        self.add(selected, Priority.RESYNC if change.initial else Priority.USER)
 
     def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
         if pending and self.holds(key):
             self.queue.offer(key)
 
     def add(
-        self,
-        change: ObjectChange,
-        *,
-        priority: Priority,
-        to: tuple[Registration, ...] | None = None,
+        self, change: ObjectChange, priority: Priority, to: tuple[Registration, ...] | None = None
     ) -> None:
         """Deliver *change* to all watchers, or only to these, if this process holds the object."""
         targets = self.registrations if to is None else to
         if not targets or not self.holds(change.key):
             return
-        pending = self._pending.get(change.key)
+        pending = self.pending.get(change.key)
         if pending is None:
-            pending = self._pending[change.key] = Pending(self.queue.now())
+            pending = self.pending[change.key] = Pending(self.queue.now())
         replaced: tuple[ObjectChange, ...] = ()
         if self._change_count >= CHANGES_MAX and pending.changes:
             last, last_targets = pending.changes[-1]
@@ -198,30 +181,28 @@ class ResourceKind:
     def add_existing(self, registration: Registration) -> None:
         for source in self.sources:
             for change in source.creates():
-                self.add(change, priority=Priority.RESYNC, to=(registration,))
+                self.add(change, Priority.RESYNC, to=(registration,))
 
-    def resync(self, key: str, *, priority: Priority) -> None:
+    def resync(self, key: str, priority: Priority) -> None:
         """Call the watchers with the object as at a start; make retries of failed calls instead."""
-        if self._loop is not None and priority is Priority.USER:
-            self._loop.paused.quarantine.release(key)  # a person named the object
-        pending = self._pending.get(key)
+        if priority is Priority.USER:
+            self.loop.paused.quarantine.release(key)  # a person named the object
+        pending = self.pending.get(key)
         retries = [] if pending is None else list(pending.retries.values())
         self._hasten(key, retries, priority)
         retrying = {retry.registration for retry in retries}
         others = tuple(watcher for watcher in self.registrations if watcher not in retrying)
         for source in self.sources:
             for change in source.creates(key):
-                self.add(change, priority=priority, to=others)
+                self.add(change, priority, to=others)
 
     def resync_all(self) -> int:
         """Resync every object, a few at a time; return how many there are."""
-
-        def add(key: str) -> None:
-            if self.holds(key):
-                self.resync(key, priority=Priority.RESYNC)
-
         for source in self.sources:
-            self.queue.feed(source.informer.table.keys(), add)
+            self.queue.feed(
+                source.informer.table.keys(),
+                lambda key: self.resync(key, Priority.RESYNC) if self.holds(key) else None,
+            )
         return self.count()
 
     def hasten_retries(self) -> None:
@@ -237,31 +218,27 @@ class ResourceKind:
 
     # ---- the objects of this process
 
-    def hold_only(self, keys: Collection[str]) -> None:
-        self._only = keys
-
     def holds(self, key: str) -> bool:
-        return self._loop is None or self._loop.own.has(key)
+        return self.loop.own.has(key)
 
     def count(self) -> int:
         """Return of how many existing objects this process delivers the changes."""
-        tables = [source.informer.table.keys() for source in self.sources]
-        return sum(map(len if self._loop is None else self._loop.own.count, tables))
+        return sum(self.loop.own.count(source.informer.table.keys()) for source in self.sources)
 
     async def lost(self, holds: KeyFilter) -> None:
         def drop(key: str) -> None:
-            pending = self._pending.pop(key, None)
+            pending = self.pending.pop(key, None)
             self._retrying.pop(key, None)
             self._change_count -= 0 if pending is None else len(pending.changes)
 
-        await retain(self._pending, holds, drop)
+        await retain(self.pending, holds, drop)
 
     async def gained(self, gained: KeyFilter) -> None:
         """See `ShareListener.gained`; each object is delivered in its newest state."""
 
         def add(change: ObjectChange) -> None:
             if gained(change.key):
-                self.add(change, priority=Priority.RESYNC)
+                self.add(change, Priority.RESYNC)
 
         for source in self.sources:
             await in_slices(source.creates(), add)
@@ -272,19 +249,14 @@ class ResourceKind:
 
     def failed(self, key: str) -> int:
         """Return the most failures in a row of a watcher on the object."""
-        pending = self._pending.get(key)
+        pending = self._retrying.get(key)
         retries = () if pending is None else pending.retries.values()
         return max((retry.failures for retry in retries), default=0)
 
     @property
-    def unanswered(self) -> int:
-        """The number of objects with changes that a watcher must process."""
-        return len(self._pending)
-
-    @property
     def oldest_unanswered_s(self) -> float | None:
-        """For how many seconds one of these objects has had such changes; None without objects."""
-        oldest = next(iter(self._pending.values()), None)
+        """For how many seconds an object has had pending changes; None without objects."""
+        oldest = next(iter(self.pending.values()), None)
         return None if oldest is None else _now() - oldest.since
 
     def failures(self) -> dict[str, str]:
@@ -297,19 +269,26 @@ class ResourceKind:
     # ---- deliveries
 
     async def _sync(self, key: str) -> None:
-        """Deliver the object's oldest change; if there is none, make the retries that are due."""
-        pending = self._pending.get(key)
+        pending = self.pending.get(key)
         if pending is None:
             return
         try:
             if pending.changes:
-                await self._deliver_next(pending)
+                change, targets = pending.changes.popleft()
+                self._change_count -= 1
+                for registration in targets:
+                    if registration in self.registrations:
+                        await self._deliver(pending, registration, change)
             else:
-                await self._make_retries(pending)
+                for place, retry in list(pending.retries.items()):
+                    if retry.registration not in self.registrations:
+                        del pending.retries[place]
+                    elif retry.due <= _now() + EARLY_S:
+                        await self._call(pending, retry.registration, retry.changes, retry.failures)
         except Exception as error:
             self.failure = error
             raise
-        if self._pending.get(key) is pending:  # and no other process holds the object now
+        if self.pending.get(key) is pending:  # and no other process holds the object now
             self._enqueue_next(key, pending)
 
     def _enqueue_next(self, key: str, pending: Pending) -> None:
@@ -318,52 +297,36 @@ class ResourceKind:
         if pending.changes:
             if not pending.retries:
                 pending.since = _now()
-                self._pending[key] = self._pending.pop(key)
+                self.pending[key] = self.pending.pop(key)
             self.queue.offer(key)
         elif not pending.retries:
-            del self._pending[key]
+            del self.pending[key]
         elif (due := min(retry.due for retry in pending.retries.values())) < math.inf:
             self.queue.offer(key, after=max(due - _now(), EARLY_S), priority=Priority.RETRY)
-
-    async def _make_retries(self, pending: Pending) -> None:
-        for retry_key, retry in list(pending.retries.items()):
-            if retry.registration not in self.registrations:
-                del pending.retries[retry_key]
-            elif retry.due <= _now() + EARLY_S:
-                await self._call(pending, retry.registration, retry.changes, retry.failures)
-
-    async def _deliver_next(self, pending: Pending) -> None:
-        change, targets = pending.changes.popleft()
-        self._change_count -= 1
-        for registration in targets:
-            if registration in self.registrations:
-                await self._deliver(pending, registration, change)
 
     async def _deliver(
         self, pending: Pending, registration: Registration, change: ObjectChange
     ) -> None:
-        """Deliver the change to one watcher, or merge it into the watcher's pending retry."""
         retry = pending.retries.get((registration, change.kind.name))
         if retry is None:
             await self._call(pending, registration, (change,), 0)
-            return
-        if self._drops(retry, change):
+        elif self._drops(retry, change):
             await self._call(pending, registration, merged(retry.changes[1:], change), 0)
-            return
-        changes = merged(retry.changes, change)
-        if changes[0].supersedes(retry.changes[0]):
-            await self._call(pending, registration, changes, retry.failures)
         else:
-            retry.changes = changes
+            changes = merged(retry.changes, change)
+            if changes[0].supersedes(retry.changes[0]):
+                await self._call(pending, registration, changes, retry.failures)
+            else:
+                retry.changes = changes
 
     def _drops(self, retry: WatcherRetry, change: ObjectChange) -> bool:
         dequeue, failed = self._policies.dequeue, retry.changes[0]
         if dequeue is None:
             return True
-        new_object, retry_object = change.new or change.old, failed.new or failed.old
-        if new_object is None or retry_object is None:
+        new, old = change.newest, failed.newest
+        if new is None or old is None:
             return False
-        return dequeue(change.action, new_object, failed.action, retry_object, retry.error)
+        return dequeue(change.action, new, failed.action, old, retry.error)
 
     async def _call(
         self,
@@ -373,13 +336,13 @@ class ResourceKind:
         failures: int,
     ) -> None:
         """Call one watcher for each change until a call fails, and keep the rest for a retry."""
-        pending.retries.pop((registration, changes[0].kind.name), None)
+        key, place = changes[0].key, (registration, changes[0].kind.name)
+        pending.retries.pop(place, None)
         while changes:
             retry = await self._call_once(registration, changes, failures)
             if retry is not None:
-                key = changes[0].key
-                pending.retries[registration, changes[0].kind.name] = retry
-                if self._pending.get(key) is pending:  # and no other process holds the object now
+                pending.retries[place] = retry
+                if self.pending.get(key) is pending:  # and no other process holds the object now
                     self._retrying[key] = pending
                 return
             changes, failures = changes[1:], 0
@@ -388,19 +351,18 @@ class ResourceKind:
         self, registration: Registration, changes: tuple[ObjectChange, ...], failures: int
     ) -> WatcherRetry | None:
         """Call the watcher with the first change; return the retry of a call that fails."""
-        change, watcher = changes[0], registration.watcher
+        change, history = changes[0], self._host.history
         run = self._begin_run(registration, change)
 
         def facts() -> Mapping[str, object]:
-            action, name = change.action.value.lower(), registration.cls
-            return {**log_context(), "operation": action, "watcher": name}
+            return {**log_context(), "operation": run.operation, "watcher": registration.cls}
 
         with sync_span(self.name, facts) as span:
             try:
                 with run:
-                    await self._calls.call(change.key, lambda _: notify(watcher, change))
+                    await self._notify(registration, change)
             except asyncio.CancelledError as error:
-                self._history.failed(run, error, _now(), failures=failures)
+                history.failed(run, error, _now(), failures=failures)
                 raise
             except Exception as error:  # noqa: BLE001 - every exception is the watcher's failure
                 failed = classify(error).failed
@@ -408,31 +370,25 @@ class ResourceKind:
                     span.fail(error)
                 if not failures:
                     # an earlier process may have recorded failures, and may have given up
-                    past = await self._history.past_failures(change.key, error, registration.name)
-                    if past and isinstance(self._decide(error, past + 1), Retry):
+                    past = await history.past_failures(change.key, error, registration.name)
+                    decided = decide_retry(self._policies.retry, error, past + 1) if past else None
+                    if isinstance(decided, Retry):
                         failures = past
-                self._history.failed(run, error, _now(), failures=failures + 1, log_failure=False)
+                history.failed(run, error, _now(), failures=failures + 1, log_failure=False)
                 delay_s = self._delay_s(change, registration, error, failures + 1)
                 if delay_s is None:
                     return None
                 due = _now() + delay_s
                 return WatcherRetry(registration, changes, failures + failed, error, due)
         run.count_writes()
-        self._history.succeeded(run, _now(), failed=failures > 0)
+        history.succeeded(run, _now(), failed=failures > 0)
         return None
 
     def _begin_run(self, registration: Registration, change: ObjectChange) -> Sync:
         before, after, name = change.before, change.after, registration.name
-        return self._history.begin(
-            change.key,
-            change.action.value.lower(),
-            after or before,
-            handler=name,
-            delivery=Delivery(self.name, name, before, after, change.kind),
-        )
-
-    def _decide(self, error: Exception, failures: int) -> Decision:
-        return decide_retry(self._policies.retry, error, failures)
+        delivery = Delivery(self.name, name, before, after, change.kind)
+        operation, begin = change.action.value.lower(), self._host.history.begin
+        return begin(change.key, operation, after or before, handler=name, delivery=delivery)
 
     def _delay_s(
         self, change: ObjectChange, registration: Registration, error: Exception, failures: int
@@ -464,7 +420,7 @@ class ResourceKind:
                 log.exception("the error handler failed", kind=self.name)
         if classify(error) is ErrorClass.PERMANENT:
             return None
-        match self._decide(error, failures):
+        match decide_retry(self._policies.retry, error, failures):
             case Retry(None):
                 return backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
             case Retry(after):
@@ -474,13 +430,13 @@ class ResourceKind:
             case Stop():
                 raise error
 
-    async def deliver(
-        self, controller: str, registration: Registration, change: ObjectChange
-    ) -> None:
+    async def deliver(self, registration: Registration, change: ObjectChange) -> None:
         """Call one watcher with the change now, outside of the loop; raises its failure."""
         with self._begin_run(registration, change):
-            calls = Calls(controller, "the watcher")
-            await calls.call(change.key, lambda _: notify(registration.watcher, change))
+            await self._notify(registration, change)
+
+    async def _notify(self, registration: Registration, change: ObjectChange) -> None:
+        await self._calls.call(change.key, lambda _: change.notify(registration.watcher))
 
 
 def _now() -> float:
