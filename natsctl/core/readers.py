@@ -4,8 +4,9 @@ Reads come from the table, and include the writes of the current sync. Writes ar
 the store.
 """
 
-from collections.abc import Callable, Collection
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import OpenStore, Stored
 
 T = TypeVar("T")
+
+Change: TypeAlias = Callable[[Stored | None], bytes]
 
 
 class CacheReader(Generic[T]):
@@ -147,13 +150,14 @@ class Primary(CacheReader[T]):
         Labels and annotations are added to the existing ones. The status stays, and so do fields
         that the type doesn't know.
         """
-        return await self._rewrite(key, lambda current: self.kind.encode(_value(current), obj))
+        encode = self.kind.encode
+        change: Change = lambda it: encode(None if it is None else it.value, obj)  # noqa: E731 - short
+        return (await self.rewrite(key, change)).revision
 
     async def create(self, key: str, obj: T) -> int:
         """Create the object and return its revision; raises `ConflictError` if it exists."""
-        with self._writes.writing(self.informer, key):
-            stored = await self._store.create(key, self.kind.encode(None, obj))
-        return self._note_write(stored)
+        value = self.kind.encode(None, obj)
+        return (await self.write(key, lambda: self._store.create(key, value))).revision
 
     async def update(self, key: str, obj: T, *, revision: int) -> int:
         """Change the object and return its new revision.
@@ -164,9 +168,8 @@ class Primary(CacheReader[T]):
         if current.revision != revision:
             raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
         value = self.kind.encode(current.value, obj)
-        with self._writes.writing(self.informer, key):
-            stored = await self._store.update(key, value, revision=revision)
-        return self._note_write(stored)
+        send = partial(self._store.update, key, value, revision=revision)
+        return (await self.write(key, send)).revision
 
     async def delete(self, key: str) -> None:
         """Delete the object, or mark it deleted if it has finalizers.
@@ -193,7 +196,7 @@ class Primary(CacheReader[T]):
             changed = documents.with_status(document, {**self._observed(key, document), **patch})
             return before if changed == document else self.kind.render(changed, before)
 
-        return await self._rewrite(key, change)
+        return (await self.rewrite(key, change)).revision
 
     @staticmethod
     def _observed(key: str, document: Document) -> Document:
@@ -205,14 +208,13 @@ class Primary(CacheReader[T]):
 
     async def add_finalizer(self, key: str, name: str) -> int:
         """Add the finalizer *name* to the object, and return the revision."""
-        return await self._rewrite(
-            key, lambda current: with_finalizer(_existing(key, current), name)
-        )
+        change: Change = lambda current: with_finalizer(_existing(key, current), name)  # noqa: E731 - short
+        return (await self.rewrite(key, change)).revision
 
-    async def remove_finalizer(self, key: str, name: str) -> None:
-        """Remove the finalizer; a deleted object is removed with its last one."""
+    async def remove_finalizer(self, key: str, *names: str) -> None:
+        """Remove the finalizers; a deleted object is removed with its last one."""
         with self._writes.writing(self.informer, key):
-            written = await release(self._store, key, name)
+            written = await release(self._store, key, *names)
         if written is not None:
             self._writes.landed(self.informer, key, written)
 
@@ -248,21 +250,27 @@ class Primary(CacheReader[T]):
         if marker is not None:
             await self._store.delete(key, revision=marker, purge=True)
 
-    async def _rewrite(self, key: str, change: Callable[[Stored | None], bytes]) -> int:
-        seen = self._writes.read(self.informer, key)
-        if seen is not None and not is_read(seen):
-            seen = await read(self._store, key)
+    async def rewrite(self, key: str, change: Change, *, seen: Stored | None = None) -> Stored:
+        """Store what *change* returns for the object's bytes, by compare-and-set.
+
+        Begins with the state *seen*, by default that of the table. Returns the stored state.
+        """
+        if seen is None:
+            seen = self._writes.read(self.informer, key)
+            if seen is not None and not is_read(seen):
+                seen = await read(self._store, key)
+
+        async def send() -> Stored:
+            return (await rewrite(self._store, key, change, seen=seen)).stored
+
+        return await self.write(key, send)
+
+    async def write(self, key: str, send: Callable[[], Awaitable[Stored]]) -> Stored:
+        """Make a write of the object, which later reads and syncs of the key take into account."""
         with self._writes.writing(self.informer, key):
-            rewritten = await rewrite(self._store, key, change, seen=seen)
-        return self._note_write(rewritten.stored)
-
-    def _note_write(self, stored: Stored) -> int:
-        self._writes.landed(self.informer, stored.key, Written(stored.revision, stored))
-        return stored.revision
-
-
-def _value(current: Stored | None) -> bytes | None:
-    return None if current is None else current.value
+            stored = await send()
+        self._writes.landed(self.informer, key, Written(stored.revision, stored))
+        return stored
 
 
 def _existing(key: str, current: Stored | None) -> Stored:

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from natsctl.managed.links import AnnotationNames as AnnotationNames
     from natsctl.managed.links import controller_name as controller_name
     from natsctl.managed.objects import Condition as Condition
+    from natsctl.managed.objects import CriticalAnnotationUpdateFn as CriticalAnnotationUpdateFn
+    from natsctl.managed.objects import CriticalAnnotationUpdater as CriticalAnnotationUpdater
     from natsctl.managed.objects import Managed as Managed
-    from natsctl.managed.reconciler import ManagedReconciler as ManagedReconciler
-    from natsctl.managed.results import CriticalAnnotationUpdateFn as CriticalAnnotationUpdateFn
-    from natsctl.managed.results import CriticalAnnotationUpdater as CriticalAnnotationUpdater
-    from natsctl.managed.results import (
+    from natsctl.managed.objects import (
         RetryingCriticalAnnotationUpdater as RetryingCriticalAnnotationUpdater,
     )
+    from natsctl.managed.reconciler import ManagedReconciler as ManagedReconciler
     from natsctl.managed.steps import PollIntervalHook as PollIntervalHook
 else:
     from natsctl.public_names import load_on_first_use

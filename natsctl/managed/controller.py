@@ -158,7 +158,8 @@ class ManagedController(KeyedController, Generic[T]):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        kind, writes, backends = type(self).kind, Writes(), self._backends
+        kind, backends = type(self).kind, self._backends
+        self._writes = writes = Writes()
         writes.notes = environment().recordings is not None
         stores = backends.stores_of(kind)
         store = await backends.open(kind)
@@ -190,7 +191,6 @@ class ManagedController(KeyedController, Generic[T]):
         return await self._reconcile(key, Operation.MANUAL)
 
     def _paused(self, key: str, _pause: Pause) -> None:
-        """Let the status of the object show the pause."""
         self._keys.enqueue(key, Operation.PUT)
 
     async def _report_pause(self, key: str) -> float | None:
@@ -211,8 +211,12 @@ class ManagedController(KeyedController, Generic[T]):
         last = None if noted is None else noted.last
         run = history.begin(key, operation or queue.reason(key), stored, last=last)
         clock = asyncio.get_running_loop().time
+        tape, run.tape = run.tape, None
         with sync_span(self.name, log_context), run:
             try:
+                if key in self._writes.unseen:
+                    await self._writes.wait(key)
+                run.tape = tape
                 after_s = await self._calls.delay(key, self._reconciler.reconcile)
             except BaseException as error:
                 await history.recall(key, error, queue, key)

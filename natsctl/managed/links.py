@@ -318,15 +318,14 @@ def record_key(bucket: str, key: str, names: AnnotationNames) -> str:
     return f"{PREFIX}.{domain}.{bucket}.{key}"
 
 
-class PendingResult(msgspec.Struct, frozen=True):
-    """The result of a creation that could not be stored, upon the object at `revision`.
+class Unstored(msgspec.Struct, frozen=True):
+    """The result of a creation that could not be stored: the changes of the annotations.
 
     If `withdrawn`, the creation did not begin, and its intent may not be stored either.
     """
 
-    revision: int
-    value: msgspec.Raw
-    annotations: dict[str, str]
+    pending: str
+    annotations: dict[str, str | None]
     withdrawn: bool = False
 
 
@@ -338,7 +337,7 @@ class Memory(msgspec.Struct, omit_defaults=True):
             there was none, None if it was not read.
         failures: the failed creations in a row.
         creation_waits: the object's revision after a failed creation, and the end of the wait.
-        result: the result of a creation that could not be stored.
+        unstored: the result of a creation that could not be stored.
         deletion_at: the time at which the deletion of the resource was requested first.
         seen: the last creation within its grace period, and when it was seen first.
         diff: what differs at the resource, as it was logged last.
@@ -348,7 +347,7 @@ class Memory(msgspec.Struct, omit_defaults=True):
     link_revision: int | None = None
     failures: int = 0
     creation_waits: tuple[int, float] | None = None
-    result: PendingResult | None = None
+    unstored: Unstored | None = None
     deletion_at: float | None = None
     seen: tuple[str, float] | None = None
     diff: str = ""
@@ -511,8 +510,6 @@ async def unlink(store: Store, key: str) -> None:
 async def _annotate(
     store: Store, key: str, change: Callable[[dict[str, str]], dict[str, str | None]]
 ) -> Stored:
-    """Change the object's annotations; raises `NotFoundError` if it does not exist."""
-
     def value(current: Stored | None) -> bytes:
         if current is None:
             raise NotFoundError(f"{store.kind.name} has no {key}")

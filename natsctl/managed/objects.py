@@ -1,20 +1,30 @@
 """A managed object: its stored state, its conditions, and the changes of a reconciliation."""
 
+import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
-from natsctl.errors import UsageError
-from natsctl.managed.links import AnnotationNames, CreationLink, Mark, annotations_of, changes
+from natsctl.core.retry import backoff
+from natsctl.errors import NotFoundError, StoreError, UsageError
+from natsctl.managed.links import (
+    AnnotationNames,
+    CreationLink,
+    Mark,
+    OtherCreationError,
+    annotated,
+    annotations_of,
+    changes,
+)
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import Metadata
-from natsctl.model.store import Stored
+from natsctl.model.store import Store, Stored
 from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden
 
@@ -187,10 +197,6 @@ class Managed(Generic[T]):
         return self._names.policies(self.metadata.annotations)
 
     @property
-    def finalizers(self) -> tuple[str, ...]:
-        return self.metadata.finalizers
-
-    @property
     def held(self) -> bool:
         """True if the stored object has the finalizer, or an equivalent one."""
         return not self._names.finalizers.isdisjoint(self.metadata.finalizers)
@@ -309,7 +315,7 @@ class Managed(Generic[T]):
         """
         document = self.kind.document(current)
         updated = documents.with_status(document, status) if status else document
-        if not self._needs_write(document, hold=hold) and documents.same(updated, document):
+        if not self.unsettled(hold=hold, document=document) and documents.same(updated, document):
             return current
         linked: dict[str, str | None] = {}
         if CreationLink.of(annotations_of(current), self._names) == self._stored_link:
@@ -320,12 +326,9 @@ class Managed(Generic[T]):
             return current
         return self.kind.render(changed, current)
 
-    def unsettled(self, *, hold: bool) -> bool:
+    def unsettled(self, *, hold: bool, document: Document | None = None) -> bool:
         """Return whether the link, or if *hold* the finalizer, has to be stored."""
-        return self._needs_write(self._document, hold=hold)
-
-    def _needs_write(self, document: Document, *, hold: bool) -> bool:
-        """Return whether the link differs from the stored one, or the finalizer is missing."""
+        document = self._document if document is None else document
         present = documents.finalizers_of(document)
         added = set(self._finalizers(document, hold=hold)) - set(present)
         missing = bool(added) and self._names.finalizers.isdisjoint(present)
@@ -338,7 +341,6 @@ class Managed(Generic[T]):
     def _with_metadata(
         self, current: Document, new: Document, annotations: dict[str, str | None], *, hold: bool
     ) -> Document:
-        """Return *new*, a copy of *current*, with these annotations; *hold* adds the finalizer."""
         present = documents.finalizers_of(current)
         finalizers = self._finalizers(current, hold=hold)
         if new is current and not annotations and finalizers == present:
@@ -352,7 +354,6 @@ class Managed(Generic[T]):
         return new if finalizers == present else documents.with_finalizers(new, finalizers)
 
     def _finalizers(self, document: Document, *, hold: bool) -> tuple[str, ...]:
-        """Return the finalizers, with ours if *hold*, unless the object is being deleted."""
         present = documents.finalizers_of(document)
         if not hold or documents.metadata_of(document).get("deletionTimestamp"):
             return present
@@ -404,7 +405,6 @@ def _part(document: Document, name: str) -> dict[str, Any]:
 
 
 def _overwritten(before: Document, patch: Document) -> str:
-    """Return the first set field that *patch* changes, or an empty text."""
     for name, new in patch.items():
         old = before.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -414,3 +414,82 @@ def _overwritten(before: Document, patch: Document) -> str:
         elif old is not None:
             return name
     return ""
+
+
+# ---- annotations that must not be lost: results of creations and external names
+
+WITHIN_S = 20.0
+BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
+
+
+@runtime_checkable
+class CriticalAnnotationUpdater(Protocol):
+    """Stores annotations before a reconciliation continues."""
+
+    async def update_critical_annotations(self, managed: Managed[Any]) -> None:
+        """Store the object's annotations, and reset the object to its stored state."""
+        ...
+
+
+CriticalAnnotationUpdateFn: TypeAlias = Callable[[Managed[Any]], Awaitable[None]]
+
+
+class RetryingCriticalAnnotationUpdater:
+    """Stores annotations, and retries for a limited time while the store fails.
+
+    *Guarantees.* The updater merges the changed annotations into the newest state of the object by
+    compare-and-set, and retries for *within_s* seconds. It drops other pending changes of the
+    object. It never overwrites another creation or another object with the same key.
+
+    Raises `OtherCreationError` (a `ConflictError`) for another creation, `NotFoundError` if the
+    object is gone, and the last `StoreError` when the time is over.
+
+    Seed: krateo provider-runtime, `RetryingCriticalAnnotationUpdater`.
+    """
+
+    def __init__(
+        self, store: Store, *, names: AnnotationNames | None = None, within_s: float = WITHIN_S
+    ) -> None:
+        self._store = store
+        self._names = AnnotationNames() if names is None else names
+        self._within_s = within_s
+
+    async def update_critical_annotations(self, managed: Managed[Any]) -> None:
+        await retry_store_errors(lambda: self._update(managed), within_s=self._within_s)
+
+    async def _update(self, managed: Managed[Any]) -> None:
+        newest = await self._store.get(managed.key)
+        if self._creation(managed.metadata) != self._creation(managed.kind.metadata(newest.value)):
+            raise OtherCreationError(f"{managed.key} was replaced, or another creation has begun")
+        value = annotated(newest.value, managed.changed_annotations)
+        if value != newest.value:
+            newest = await self._store.update(newest.key, value, revision=newest.revision)
+        managed.reset(newest)
+
+    def _creation(self, metadata: Metadata) -> tuple[str, str]:
+        link = self._names.link(metadata.annotations)
+        return metadata.uid, link.get(self._names.create_pending, "")
+
+
+async def retry_store_errors(
+    attempt: Callable[[], Awaitable[None]], *, within_s: float = WITHIN_S
+) -> None:
+    """Call *attempt* until it succeeds, for at most *within_s* seconds.
+
+    Raises `NotFoundError` and `OtherCreationError` at once, because a retry would not help, and the
+    last `StoreError` when the time is over.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline, failures = clock() + within_s, 0
+    while True:
+        last = clock() >= deadline
+        try:
+            return await attempt()
+        except (NotFoundError, OtherCreationError):
+            raise
+        except StoreError:
+            if last:
+                raise
+        failures += 1
+        pause_s = backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
+        await asyncio.sleep(min(pause_s, max(0.0, deadline - clock())))

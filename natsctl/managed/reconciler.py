@@ -14,15 +14,11 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-import msgspec
-
-from natsctl.core.compare_and_set import read
 from natsctl.core.options import SECONDS, check_options
 from natsctl.core.readers import Primary
 from natsctl.core.retry import backoff
 from natsctl.core.sync import blocking, current_tape
 from natsctl.errors import (
-    ConflictError,
     InvalidObjectError,
     NatsctlError,
     NotFoundError,
@@ -37,33 +33,22 @@ from natsctl.managed.external import (
     NopConnecter,
     connect_disconnecter,
 )
-from natsctl.managed.links import (
-    AnnotationNames,
-    CreationLink,
-    Links,
-    Memory,
-    annotated,
-    annotations_of,
-)
-from natsctl.managed.objects import Managed
-from natsctl.managed.results import (
+from natsctl.managed.links import AnnotationNames, Links, Memory
+from natsctl.managed.objects import (
     CriticalAnnotationUpdateFn,
     CriticalAnnotationUpdater,
+    Managed,
     RetryingCriticalAnnotationUpdater,
-    store_result,
 )
 from natsctl.managed.situation import (
     DeletionPolicy,
+    Facts,
     ManagementPolicy,
     Observed,
-    Permissions,
-    ReconcileAction,
-    Situation,
     decide,
     permissions,
 )
 from natsctl.managed.steps import (
-    CANNOT_UPDATE,
     KeyEventRecorder,
     PollIntervalHook,
     ReconcilerParts,
@@ -71,7 +56,6 @@ from natsctl.managed.steps import (
 )
 from natsctl.model.kinds import KvKind
 from natsctl.model.pause import active_pause
-from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import EventLogger
 
@@ -234,20 +218,18 @@ class ManagedReconciler(Generic[T]):
                 self._memories.pop(key, None)
 
     async def _reconcile(self, key: str, memory: Memory) -> float | None:
-        await self._catch_up(key, memory)
-        managed = await self._find(key, memory)
-        if managed is None:
+        run = await self._find(key, memory)
+        if run is None:
             self._memories.pop(key, None)
             return None
-        run = self._run(managed, memory)
-        situation = self._situation(run)
-        action = decide(situation)
-        if action is not ReconcileAction.OBSERVE:
+        managed, facts = run.managed, self._facts(run)
+        action = decide(facts)
+        if action != "observe":
             return await run.take(action)
         async with self._connected(run):
             observed = await self._observed(run)
-            action = decide(msgspec.structs.replace(situation, observed=observed))
-            clock, creates = asyncio.get_running_loop().time, action is ReconcileAction.CREATE
+            action = decide({**facts, "observed": observed})
+            clock, creates = asyncio.get_running_loop().time, action == "create"
             revision, until = memory.creation_waits or (0, 0.0)
             left_s = until - clock()
             if creates and left_s > EARLY_S and managed.stored.revision == revision:
@@ -266,77 +248,32 @@ class ManagedReconciler(Generic[T]):
             memory.failures, memory.creation_waits = 0, None
             return after_s
 
-    def _run(self, managed: Managed[T], memory: Memory) -> Reconciliation[T]:
-        connection = ExternalConnection(self._external, managed)
-        return Reconciliation(self._parts, managed, memory, connection)
-
-    # ---- reading the object
-
-    async def _catch_up(self, key: str, memory: Memory) -> None:
-        """Store the result of a creation that could not be stored before."""
-        managed = self._unstored(key, memory)
-        if managed is None or memory.result is None:
-            return
-        if memory.result.withdrawn:
-            stored = await read(self._store, key)
-            annotations = {} if stored is None else annotations_of(stored.value)
-            begun = CreationLink.of(annotations, self._parts.names)
-            if stored is None or begun.pending != managed.link.pending:
-                memory.result = None  # the intent was not stored, so it needs no result
-                return
-        try:
-            await store_result(managed, memory, self._parts.links, self._parts.updater)
-        except NotFoundError:
-            return  # `_find` adds it to the last state, so that the external resource is deleted
-        except ConflictError as error:
-            name = managed.external_name or "none"
-            text = f"{error}; the result of the last one is lost: {name}"
-            self._run(managed, memory).event(CANNOT_UPDATE, text, warns=True)
-            memory.result = None
-
-    def _unstored(self, key: str, memory: Memory) -> Managed[T] | None:
-        """Return the object with the result of a creation that is not stored, None without one."""
-        result = memory.result
-        if result is None:
-            return None
-        managed = self._made(Stored(key, result.revision, bytes(result.value)))
-        managed.annotations = dict(result.annotations)
-        managed.keep()
-        return managed
-
-    async def _find(self, key: str, memory: Memory) -> Managed[T] | None:
-        """Return the object, or its last state if it was deleted despite its finalizer.
+    async def _find(self, key: str, memory: Memory) -> Reconciliation[T] | None:
+        """Read the object, or its last state if it was deleted despite its finalizer.
 
         Its link comes from the record, if the object lacks it.
         """
+        parts, kind, gone = self._parts, self._primary.kind, False
         try:
-            managed = self._made(await self._store.get(key))
+            stored = await self._store.get(key)
         except NotFoundError as missing:
             last = None if missing.deleted_at is None else await self._primary.last_state(key)
             if last is None:
                 return None
-            unstored = self._unstored(key, memory)
-            if unstored is not None:
-                value = annotated(last.value, unstored.changed_annotations)
-                last = Stored(last.key, last.revision, value)
-            managed = self._made(last, gone=True)
-        links = self._parts.links
-        if links is not None and (not managed.link or managed.link.unknown):
-            recorded = await links.read(key, memory)
-            if not managed.link and recorded:
+            stored, gone = last, True
+        managed = Managed(kind, stored, names=parts.names, clock=parts.clock, gone=gone)
+        run = Reconciliation(parts, managed, memory, ExternalConnection(self._external, managed))
+        if parts.links is not None and (not managed.link or managed.link.unknown):
+            recorded = await parts.links.read(key, memory)
+            managed.recovered = bool(recorded) and not managed.link
+            if managed.recovered or recorded.answers(managed.link):
                 managed.relink(recorded)
-                managed.recovered = True
-            elif recorded.answers(managed.link):
-                managed.relink(recorded)
+        await run.catch_up()
         if self._external_name is not None and not managed.external_name:
             managed.suggest_name(self._external_name(managed))
-        return None if managed.gone and not (managed.recovered or managed.held) else managed
+        return None if gone and not (managed.recovered or managed.held) else run
 
-    def _made(self, stored: Stored, *, gone: bool = False) -> Managed[T]:
-        names, clock = self._parts.names, self._parts.clock
-        return Managed(self._primary.kind, stored, names=names, clock=clock, gone=gone)
-
-    def _situation(self, run: Reconciliation[T]) -> Situation:
+    def _facts(self, run: Reconciliation[T]) -> Facts:
         managed, memory, parts = run.managed, run.memory, self._parts
         try:
             may = permissions(
@@ -347,29 +284,30 @@ class ManagedReconciler(Generic[T]):
                 deletion=self._deletion,
             )
         except InvalidObjectError as error:
-            run.rejected, may = str(error), Permissions(create=False, update=False, delete=False)
+            run.rejected, may = str(error), frozenset()
         # An observation may be older than the one before. So only a requested deletion, and not an
         # earlier observation, shows that a missing resource isn't one that appears again.
         recent = self._is_recent(managed, memory)
-        return Situation(
-            paused=active_pause(managed.policies.get(parts.names.paused), parts.clock())
+        return {
+            "paused": active_pause(managed.policies.get(parts.names.paused), parts.clock())
             is not None,
-            valid=not run.rejected,
-            deleting=managed.is_going,
-            held=managed.recovered or managed.held,
-            shared=not managed.gone and not parts.names.finalizers.issuperset(managed.finalizers),
-            may_create=may.create,
-            may_update=may.update,
-            may_delete=may.delete,
-            unknown=managed.link.unknown,
-            named=self._external_name is not None,
-            recent=recent and not (managed.is_going and memory.deletion_at is not None),
-            owned=parts.adopt is None or managed.owned or not may.changes,
-            may_adopt=self._may_adopt(managed),
-        )
+            "valid": not run.rejected,
+            "deleting": managed.is_going,
+            "held": managed.recovered or managed.held,
+            "shared": not managed.gone
+            and not parts.names.finalizers.issuperset(managed.metadata.finalizers),
+            "may_create": "create" in may,
+            "may_update": "update" in may,
+            "may_delete": "delete" in may,
+            "unknown": managed.link.unknown,
+            "named": self._external_name is not None,
+            "recent": recent and not (managed.is_going and memory.deletion_at is not None),
+            "owned": parts.adopt is None or managed.owned or not may,
+            "may_adopt": self._may_adopt(managed),
+            "observed": "not yet",
+        }
 
     def _may_adopt(self, managed: Managed[T]) -> bool:
-        """Return whether somebody said that a resource that natsctl didn't create is adopted."""
         said = managed.policies.get(self._parts.names.adopt, "").lower()
         if said:
             return said == "true"
@@ -411,7 +349,6 @@ class ManagedReconciler(Generic[T]):
                 run.event("CannotDisconnectFromProvider", text, warns=True)
 
     async def _observed(self, run: Reconciliation[T]) -> Observed:
-        """Observe the resource, and return its state for the table."""
         managed, memory = run.managed, run.memory
         async with run.calling("observe", "CannotObserveExternalResource"):
             observation = await run.connection.observe()
@@ -425,10 +362,10 @@ class ManagedReconciler(Generic[T]):
             self._parts.log.log(self._diff_level, text, key=managed.key, difference=diff)
         memory.diff = diff
         if not observation.exists:
-            return Observed.ABSENT
+            return "absent"
         if initialized:
-            return Observed.LATE_INITIALIZED
+            return "late-initialized"
         if observation.up_to_date:
-            return Observed.CURRENT
+            return "current"
         run.diff = diff
-        return Observed.DIFFERENT
+        return "different"

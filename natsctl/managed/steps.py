@@ -6,12 +6,11 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
-from msgspec import Raw
 
-from natsctl.core.compare_and_set import release, rewrite
 from natsctl.core.environment import environment
 from natsctl.core.plan.record import place_of
 from natsctl.core.readers import Primary
@@ -30,18 +29,21 @@ from natsctl.managed.links import (
     CreationLink,
     Links,
     Memory,
-    PendingResult,
+    Unstored,
     begun,
     ended,
     may_have_created,
 )
-from natsctl.managed.objects import MESSAGE_MAX, READY, SYNCED, Condition, Managed
-from natsctl.managed.results import (
+from natsctl.managed.objects import (
+    MESSAGE_MAX,
+    READY,
+    SYNCED,
+    Condition,
     CriticalAnnotationUpdateFn,
     CriticalAnnotationUpdater,
-    store_result,
+    Managed,
+    retry_store_errors,
 )
-from natsctl.managed.situation import ReconcileAction
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import KvKind
@@ -108,19 +110,17 @@ class Reconciliation(Generic[T]):
         memory: Memory,
         connection: ExternalConnection[T],
     ) -> None:
-        self._parts, self._store = parts, parts.primary.informer.store
+        self._parts, self._primary = parts, parts.primary
+        self._store = parts.primary.informer.store
         self.managed, self.memory = managed, memory
         self.connection = connection
         self.deadline = asyncio.get_running_loop().time() + parts.timeout_s
         self.rejected = ""  # the error in the object's policies
         self.diff = ""  # what differs, if the external resource is not up to date
 
-    async def take(self, action: ReconcileAction) -> float | None:
-        """Take the step, the method with the action's name.
-
-        Returns the seconds until the next reconciliation, or None.
-        """
-        step: Callable[[], Awaitable[float | None]] = getattr(self, f"_{action.name.lower()}")
+    async def take(self, action: str) -> float | None:
+        """Take the step; returns the seconds until the next reconciliation, or None."""
+        step: Callable[[], Awaitable[float | None]] = getattr(self, f"_{action}")
         return await step()
 
     # ---- without an observation
@@ -155,12 +155,12 @@ class Reconciliation(Generic[T]):
             if parts.links is not None:
                 await parts.links.forget(key)
             if self.managed.gone:
-                await parts.primary.forget(key)
+                await self._primary.forget(key)
             else:
-                await release(self._store, key, *parts.names.finalizers)
+                await self._primary.remove_finalizer(key, *parts.names.finalizers)
         memory = self.memory
         memory.link_revision, memory.link = None, CreationLink()
-        memory.result, memory.deletion_at = None, None
+        memory.unstored, memory.deletion_at = None, None
 
     # ---- after an observation
 
@@ -196,7 +196,9 @@ class Reconciliation(Generic[T]):
 
     async def _delay(self) -> float:
         managed, ours = self.managed, self._parts.names.finalizers
-        foreign_finalizers = ", ".join(name for name in managed.finalizers if name not in ours)
+        foreign_finalizers = ", ".join(
+            name for name in managed.metadata.finalizers if name not in ours
+        )
         waits = Condition.deleting(f"waiting for the finalizers of others: {foreign_finalizers}")
         await self._status(waits, Condition.reconcile_success())
         return self._poll_s()
@@ -247,7 +249,6 @@ class Reconciliation(Generic[T]):
         return AGAIN_S
 
     async def _refuse(self, recorded: CreationLink) -> float | None:
-        """Create nothing, and report that the record contradicts the object's link."""
         managed = self.managed
         if recorded.unknown:
             managed.relink(recorded)
@@ -272,7 +273,7 @@ class Reconciliation(Generic[T]):
         managed = self.managed
         managed.adopt()
         async with self._storing("the adoption"):
-            await self._store_object()
+            await self._replace(managed.document())
             await self._link()
         plan = environment().plan
         if plan is not None:
@@ -306,17 +307,19 @@ class Reconciliation(Generic[T]):
         return AGAIN_S
 
     async def _late_initialize(self) -> float:
-        additions = self.managed.additions()
+        managed = self.managed
+        additions = managed.additions()
         async with self._storing("late initialization"):
             await self._link()
-            await self._store_object(spec=additions)
+            await self._replace(managed.document(spec=additions))
         return AGAIN_S
 
     async def _update(self) -> float:
+        managed = self.managed
         async with self._storing("the finalizer"):
             await self._link()
-            if not self.managed.held:
-                await self._store_object()
+            if not managed.held:
+                await self._replace(managed.document())
         async with self.calling("update", "CannotUpdateExternalResource"):
             await self.connection.write("update")
         differs = self.diff and f": {self.diff}"
@@ -344,7 +347,6 @@ class Reconciliation(Generic[T]):
     # ---- the next reconciliation
 
     def _poll_s(self) -> float:
-        """Return the seconds until a resource that is up to date is observed again."""
         parts = self._parts
         if parts.poll_interval_hook is not None:
             after_s = parts.poll_interval_hook(self.managed, parts.poll_interval_s)
@@ -370,7 +372,6 @@ class Reconciliation(Generic[T]):
             parts.recorder.event(key, type_, reason, message)
 
     async def _not_synced(self, reason: str, message: str, *conditions: Condition) -> None:
-        """Set the object's status to not synced; the event is recorded once per message."""
         failed, before = Condition.reconcile_error(message), self.managed.condition(SYNCED)
         if before is None or (before.reason, before.message) != (failed.reason, failed.message):
             self.event(reason, message, warns=True)
@@ -407,11 +408,9 @@ class Reconciliation(Generic[T]):
                     raise NotFoundError(f"{key} is gone")
                 return managed.over(current.value, hold=hold, status=status)
 
-            rewritten = await rewrite(self._store, key, change, seen=managed.stored)
-            managed.reset(rewritten.stored)
+            managed.reset(await self._primary.rewrite(key, change, seen=managed.stored))
 
     def _patch(self) -> Document:
-        """Return the changes of the status, with the observed generation."""
         generation, patch = self.managed.metadata.generation, self.managed.status_patch
         counts = not generation or self._parts.counts_statuses
         return patch if counts else {**patch, "observedGeneration": generation}
@@ -420,17 +419,16 @@ class Reconciliation(Generic[T]):
         """Patch the status in a cluster, even if the object has changed since it was read."""
         managed, key = self.managed, self.managed.key
         if managed.unsettled(hold=hold):
-            value = managed.over(managed.stored.value, hold=hold, status={})
-            stored = await self._store.update(key, value, revision=managed.stored.revision)
-            managed.advance(stored)
+            await self._replace(managed.over(managed.stored.value, hold=hold, status={}))
         patch, document = self._patch(), documents.parse(managed.stored.value)
         if documents.with_status(document, patch) == document:
             return managed.stored
-        manifests = cast("ManifestStore", self._store)  # its kind is a `KubeKind`
+        store = cast("ManifestStore", self._store)  # its kind is a `KubeKind`
+        send, revision = partial(store.patch_status, key, patch), managed.stored.revision
         try:
-            stored = await manifests.patch_status(key, patch, revision=managed.stored.revision)
+            stored = await self._primary.write(key, partial(send, revision=revision))
         except ConflictError:
-            return await manifests.patch_status(key, patch)
+            return await self._primary.write(key, send)
         # without a status subresource, storing the observed generation would never end
         if managed.kind.metadata(stored.value).generation > managed.metadata.generation:
             self._parts.counts_statuses = True
@@ -490,21 +488,18 @@ class Reconciliation(Generic[T]):
     # ---- writes
 
     async def _link(self) -> None:
-        """Record the link to an existing external resource."""
         managed, links = self.managed, self._parts.links
         if managed.owned or self._parts.adopt is None:
             managed.accept_name()
         if links is not None and managed.link:
             await links.write(managed.key, managed.link, self.memory)
 
-    async def _store_object(self, *, spec: Document | None = None) -> None:
-        """Store all changes of metadata and *spec* upon exactly the read revision."""
-        managed = self.managed
-        value, revision = managed.document(spec=spec), managed.stored.revision
-        managed.advance(await self._store.update(managed.key, value, revision=revision))
+    async def _replace(self, value: bytes) -> None:
+        key, revision = self.managed.key, self.managed.stored.revision
+        update = partial(self._store.update, key, value, revision=revision)
+        self.managed.advance(await self._primary.write(key, update))
 
     async def _store_intent(self, given: str) -> None:
-        """Store the intent to create upon exactly the read revision, and in the link record."""
         managed, parts, revision = self.managed, self._parts, self.managed.stored.revision
         managed.annotations = begun(
             managed.annotations, parts.names, parts.clock(), revision=revision, given=given
@@ -514,7 +509,7 @@ class Reconciliation(Generic[T]):
         status = None if isinstance(managed.kind, KubeKind) else self._patch()
         value = managed.document(status=status)
         try:
-            managed.advance(await self._store.update(managed.key, value, revision=revision))
+            await self._replace(value)
             await self._link()
         except ConflictError:
             raise
@@ -527,7 +522,6 @@ class Reconciliation(Generic[T]):
             raise
 
     async def _store_success(self) -> None:
-        """Store that the resource was created; if that fails, the next reconciliation stores it."""
         try:
             await self._store_result(created=True)
         except StoreError as error:
@@ -547,19 +541,65 @@ class Reconciliation(Generic[T]):
 
     async def _store_result(self, *, created: bool) -> None:
         self._end(self.managed, created=created)
-        await store_result(self.managed, self.memory, self._parts.links, self._parts.updater)
+        await self._store_annotations()
 
     def _end(self, managed: Managed[T], *, created: bool, withdrawn: bool = False) -> None:
-        """Give the intent its result, which is pending until it is stored."""
+        """Give the intent its result, which this process remembers until it is stored."""
         name = managed.external_name if created else managed.given_name
         managed.annotations = ended(
             managed.annotations, self._parts.names, self._parts.clock(), created=created, name=name
         )
         managed.keep()
-        stored = managed.stored
-        self.memory.result = PendingResult(
-            stored.revision, Raw(stored.value), dict(managed.annotations), withdrawn
-        )
+        pending, changes = managed.link.pending, managed.changed_annotations
+        self.memory.unstored = Unstored(pending, changes, withdrawn)
+
+    async def catch_up(self) -> None:
+        """Store the result of a creation that could not be stored before."""
+        managed, unstored = self.managed, self.memory.unstored
+        if unstored is None:
+            return
+        lost = "" if unstored.withdrawn else f"another creation was begun for {managed.key}"
+        if managed.link.pending == unstored.pending:
+            annotations: Document = {**managed.annotations}
+            patched = documents.merge_patch(annotations, {**unstored.annotations})
+            managed.annotations = {name: str(text) for name, text in patched.items()}
+            managed.keep()
+            try:
+                await self._store_annotations()
+            except NotFoundError:
+                return  # its last state has the result now, so the external resource is deleted
+            except ConflictError as error:
+                lost = str(error)
+            else:
+                return
+        self.memory.unstored = None
+        if lost:
+            name = unstored.annotations.get(self._parts.names.external_name) or "none"
+            text = f"{lost}; the result of the last one is lost: {name}"
+            self.event(CANNOT_UPDATE, text, warns=True)
+
+    async def _store_annotations(self) -> None:
+        """Store the result of a creation, which the object's annotations have.
+
+        It goes to the record first, and to the object with its next write. Without records, an
+        updater stores it in the object at once.
+        """
+        managed, memory, parts = self.managed, self.memory, self._parts
+        links, updater = parts.links, parts.updater
+        if links is not None:
+            await retry_store_errors(lambda: links.write(managed.key, managed.link, memory))
+            managed.keep_only()
+        if updater is not None:
+
+            async def update() -> Stored:
+                if isinstance(updater, CriticalAnnotationUpdater):
+                    await updater.update_critical_annotations(managed)
+                else:
+                    await updater(managed)
+                return managed.stored
+
+            await self._primary.write(managed.key, update)
+        memory.unstored = None
 
 
 def _named(managed: Managed[Any]) -> str:
