@@ -128,7 +128,6 @@ class _Turns:
         self._slices_before = 0  # falls by one per turn, because a task may be idle for a turn
 
     def begin_slice(self) -> float:
-        """Return the loop time at which a slice that begins now ends."""
         if not self._slices:
             self.loop.call_soon(self._next)
         self._slices += 1

@@ -230,7 +230,7 @@ class SyncLoop(Generic[K]):
 
     def _start(self, work: Work[K]) -> float | Rest[float | None] | None:
         """Call the handler; return its result, or the rest of a sync that waits."""
-        bind_sync(self._context, work.key, self.queue.failures)
+        bind_sync(self._context, work.key, self.queue.failures(work.key) + 1)
         return first_step(self._handler(work.key))
 
     @staticmethod

@@ -303,7 +303,6 @@ def desired_state(value: bytes) -> bytes:
 
 
 def _same_booleans(first: object, second: object) -> bool:
-    """Return whether two values that are equal in Python have the same booleans."""
     pairs = [(first, second)]
     while pairs:
         first, second = pairs.pop()

@@ -69,7 +69,6 @@ def key_patterns(keys: str | Iterable[str]) -> str:
 
 
 def _overlap(first: list[str], second: list[str]) -> bool:
-    """Return whether a key can match both patterns, which are given as tokens."""
     for mine, other in itertools.zip_longest(first, second):
         if mine is None or other is None:
             return False

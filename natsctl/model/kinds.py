@@ -308,10 +308,38 @@ class KeptStatus(Object, frozen=True):
 
 
 class KvKind(Kind[T]):
-    """The objects of one JetStream KV bucket whose keys match `keys`.
+    """What's in a JetStream KV bucket: objects of this type.
 
-    These are subject patterns, separated by spaces. `statuses` is the kind of their statuses, if
-    they have a bucket of their own.
+    Example: `greetings = primary(kv(Greeting, bucket="greetings"))`
+
+    Args:
+        object_type: a subclass of `Object`, or another type that msgspec decodes, such as a Struct,
+            `dict` or `bytes`. Of another type, the whole value is the spec.
+        bucket: the bucket's name, `[A-Za-z0-9_-]+`.
+        keys: a NATS subject pattern that selects keys, or several: `*` is one token, `>` is the
+            rest. The server sends no other keys. No key may match two of the patterns.
+        history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, you can
+            read the last state of an object that was deleted while no daemon ran.
+        ttl_s: seconds after which a value expires; 0 means never.
+        replicas: copies in the NATS cluster, 1 to 5.
+        storage: the bucket's storage, `file` or `memory`.
+        max_value_bytes: the largest value of the bucket, including 60 to 100 bytes of headers.
+        create: create the bucket if it doesn't exist; if False, it has to exist.
+        status_bucket: where the status of each primary goes, under its key, if *bucket* is a
+            read-only mirror. It's created if it doesn't exist. Only for the primary of a
+            `Controller`.
+        decoder: decodes a value that isn't JSON; to refuse it, raise any exception.
+        encoder: encodes an object; a kind with a decoder and no encoder is read-only.
+        older: the earlier types of the objects, the newest first, each with a pure function that
+            makes the newest type of it. That's how stored objects of an earlier type are read.
+        version: the number of the type's version; by default, one more than the number of older
+            types. Set it if you remove a type from *older*, so that the number doesn't fall.
+        columns: the columns that `natsctl get` and `natsctl get -w` show: the path of a field, such
+            as `spec.image`, by heading.
+
+    An existing bucket is taken as it is. If you set an option and the bucket differs, that's an
+    error at start, which names the option. A new bucket has history 5, file storage, three replicas
+    in a cluster and one on a single server, and no other limit.
     """
 
     def __init__(
@@ -391,71 +419,4 @@ class KvKind(Kind[T]):
         return legal(key) and matches(self.keys, key)
 
 
-def kv(
-    object_type: type[T],
-    *,
-    bucket: str,
-    keys: str | Sequence[str] = ">",
-    history: int | None = None,
-    ttl_s: float | None = None,
-    replicas: int | None = None,
-    storage: Literal["file", "memory"] | None = None,
-    max_value_bytes: int | None = None,
-    create: bool = True,
-    status_bucket: str | None = None,
-    decoder: Callable[[bytes], T] | None = None,
-    encoder: Callable[[T], bytes] | None = None,
-    older: Older[T] = (),
-    version: int | None = None,
-    columns: Mapping[str, str] = _NO_COLUMNS,
-) -> KvKind[T]:
-    """Declare what's in a JetStream KV bucket: objects of this type.
-
-    Example: `greetings = primary(kv(Greeting, bucket="greetings"))`
-
-    Args:
-        object_type: a subclass of `Object`, or another type that msgspec decodes, such as a Struct,
-            `dict` or `bytes`. Of another type, the whole value is the spec.
-        bucket: the bucket's name, `[A-Za-z0-9_-]+`.
-        keys: a NATS subject pattern that selects keys, or several: `*` is one token, `>` is the
-            rest. The server sends no other keys. No key may match two of the patterns.
-        history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, you can
-            read the last state of an object that was deleted while no daemon ran.
-        ttl_s: seconds after which a value expires; 0 means never.
-        replicas: copies in the NATS cluster, 1 to 5.
-        storage: the bucket's storage, `file` or `memory`.
-        max_value_bytes: the largest value of the bucket, including 60 to 100 bytes of headers.
-        create: create the bucket if it doesn't exist; if False, it has to exist.
-        status_bucket: where the status of each primary goes, under its key, if *bucket* is a
-            read-only mirror. It's created if it doesn't exist. Only for the primary of a
-            `Controller`.
-        decoder: decodes a value that isn't JSON; to refuse it, raise any exception.
-        encoder: encodes an object; a kind with a decoder and no encoder is read-only.
-        older: the earlier types of the objects, the newest first, each with a pure function that
-            makes the newest type of it. That's how stored objects of an earlier type are read.
-        version: the number of the type's version; by default, one more than the number of older
-            types. Set it if you remove a type from *older*, so that the number doesn't fall.
-        columns: the columns that `natsctl get` and `natsctl get -w` show: the path of a field, such
-            as `spec.image`, by heading.
-
-    An existing bucket is taken as it is. If you set an option and the bucket differs, that's an
-    error at start, which names the option. A new bucket has history 5, file storage, three replicas
-    in a cluster and one on a single server, and no other limit.
-    """
-    return KvKind(
-        object_type,
-        bucket=bucket,
-        keys=keys,
-        history=history,
-        ttl_s=ttl_s,
-        replicas=replicas,
-        storage=storage,
-        max_value_bytes=max_value_bytes,
-        create=create,
-        status_bucket=status_bucket,
-        decoder=decoder,
-        encoder=encoder,
-        older=older,
-        version=version,
-        columns=columns,
-    )
+kv = KvKind

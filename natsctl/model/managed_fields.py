@@ -132,7 +132,6 @@ def _lost_in_list(
 
 
 def _item_name(item: Any, owned: dict[str, Any]) -> str | None:
-    """Return the name of a list item in a `FieldsV1`: its value, or its identifying keys."""
     for name in owned:
         prefix, text = name[:2], name[2:]
         if prefix == "v:" and msgspec.json.decode(text) == item:
@@ -149,7 +148,6 @@ def _has_keys(item: dict[str, Any], keys: dict[str, Any]) -> bool:
 
 
 def _find_item(items: list[Any], name: str | None, wanted: dict[str, Any]) -> Any:
-    """Return the stored item with the same identifying keys."""
     keys = wanted if name is None else msgspec.json.decode(name[2:])
     matching = (item for item in items if isinstance(item, dict) and _has_keys(item, keys))
     return next(matching, _ABSENT)

@@ -112,7 +112,6 @@ class Masker:
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with each text changed, without the names of fields."""
     match value:
         case str():
             return change(value)

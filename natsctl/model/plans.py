@@ -196,7 +196,6 @@ def _list(value: object) -> list[object] | None:
 
 
 def _by_label(items: Sequence[object], keys: Sequence[str]) -> dict[str, object] | None:
-    """Return the items by the label of their keys; None if a label is missing or not unique."""
     labelled: dict[str, object] = {}
     for item in items:
         if not isinstance(item, dict):
@@ -209,7 +208,6 @@ def _by_label(items: Sequence[object], keys: Sequence[str]) -> dict[str, object]
 
 
 def _names(path: Path) -> Path:
-    """Return the path without the labels of items."""
     return tuple(name for name in path if not name.startswith("["))
 
 

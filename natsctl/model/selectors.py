@@ -1,7 +1,7 @@
 """Label selectors, in the syntax of `kubectl -l`."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple, Self
 
 import msgspec
@@ -99,11 +99,8 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A recursive descent parser with one token of lookahead."""
-
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = _tokens(text)
+        self._text, self._tokens = text, _tokens(text)
         self._next = next(self._tokens)
 
     def selector(self) -> Iterator[Requirement]:
@@ -116,12 +113,11 @@ class _Parser:
 
     def _requirement(self) -> Requirement:
         if self._accept("!"):
-            return Requirement(self._key(), "absent")
-        key = self._key()
-        if self._accept("=", "=="):
-            return Requirement(key, "in", frozenset([self._value()]))
-        if self._accept("!="):
-            return Requirement(key, "notin", frozenset([self._value()]))
+            return Requirement(self._word("a label's key", _broken_key_rule), "absent")
+        key = self._word("a label's key", _broken_key_rule)
+        if sign := self._accept("=", "==", "!="):
+            values = frozenset([self._value()])
+            return Requirement(key, "notin" if sign == "!=" else "in", values)
         if self._accept("in"):
             return Requirement(key, "in", self._values())
         if self._accept("notin"):
@@ -140,32 +136,28 @@ class _Parser:
             values.append(self._value())
         return frozenset(values)
 
-    def _key(self) -> str:
-        if not self._next.is_word or _broken_key_rule(self._next.text):
-            raise self._error("a label's key", _broken_key_rule(self._next.text))
-        return self._take()
-
     def _value(self) -> str:
         """Take a value; it's empty before a comma, a closing bracket, or the end."""
         if self._next.text in {"", ",", ")"}:
             return ""
-        if not self._next.is_word or _broken_value_rule(self._next.text):
-            raise self._error("a label's value", _broken_value_rule(self._next.text))
-        return self._take()
+        return self._word("a label's value", _broken_value_rule)
 
-    def _accept(self, *texts: str) -> bool:
-        if self._next.text not in texts:
-            return False
-        self._take()
-        return True
+    def _word(self, what: str, broken: Callable[[str], str]) -> str:
+        if not self._next.is_word or broken(self._next.text):
+            raise self._error(what, broken(self._next.text))
+        return self._accept(self._next.text)
+
+    def _accept(self, *texts: str) -> str:
+        """Take the next token and return its text if it's one of these, else return ""."""
+        token = self._next
+        if token.text not in texts:
+            return ""
+        self._next = next(self._tokens)
+        return token.text
 
     def _expect(self, sign: str, *, or_else: str) -> None:
         if not self._accept(sign):
             raise self._error(or_else)
-
-    def _take(self) -> str:
-        token, self._next = self._next, next(self._tokens)
-        return token.text
 
     def _error(self, expected: str, rule: str = "") -> UsageError:
         token = f"{self._next.text!r}" if self._next.text else "the end"

@@ -96,7 +96,6 @@ def in_natsctl(file_name: str) -> bool:
 
 
 def _is_tool(file_name: str) -> bool:
-    """Return whether a file belongs to Python or natsctl."""
     in_python = file_name.startswith(_python()) and not _INSTALLED.search(file_name)
     return in_python or file_name.startswith("<frozen ") or in_natsctl(file_name)
 

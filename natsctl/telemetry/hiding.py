@@ -89,7 +89,6 @@ class Hider:
         return f"{window[:end]}… ({len(text) - limit} more characters)" if cut else window
 
     def _is_harmless(self, text: str) -> bool:
-        """Return whether no pattern matches, as in most texts."""
         if _may_look_like_a_secret(text):
             return False
         for known in (self._known, _registered.known):
@@ -140,8 +139,6 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class _Registered:
-    """The secrets of all holders in the process."""
-
     def __init__(self) -> None:
         self.holders: list[Secrets] = []
         self.known = _Known()
@@ -220,7 +217,6 @@ _read_here: Callable[[], Collection[str]] = tuple
 
 
 def _typed_message(error: BaseException) -> str:
-    """Return the type of an error, and its message if it has one."""
     name = type(error).__name__
     try:
         message = str(error)
@@ -230,7 +226,6 @@ def _typed_message(error: BaseException) -> str:
 
 
 def _members(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the errors of a group and of the groups in it."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from _members(error)
@@ -311,7 +306,6 @@ def _masked(pattern: re.Pattern[str], text: str, end: int) -> tuple[str, int]:
 
 @cache
 def _patterns(*, cut: bool) -> tuple[re.Pattern[str], ...]:
-    """Return patterns of texts that look like a secret, compiled on first use."""
     end = _END if cut else _NO_END
     flags = re.VERBOSE | re.DOTALL
     return tuple(re.compile(pattern.format(end=end), flags) for pattern in (_JWT, _OTHERS, _NAMED))

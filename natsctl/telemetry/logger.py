@@ -81,21 +81,6 @@ class HidingFormatter(logging.Formatter):
         return escaped_lines(hidden(super().format(record), limit=TRACEBACK_MAX))
 
 
-class SyncFields(msgspec.Struct, eq=False, gc=False):
-    """The log context of one sync, kept raw.
-
-    `failures` returns how often the key has failed in a row before this sync.
-    """
-
-    outer: Mapping[str, object]
-    key: object
-    failures: Callable[[Any], int]
-
-    def mapping(self) -> Mapping[str, object]:
-        """Return the fields by name."""
-        return {**self.outer, "key": self.key, "attempt": self.failures(self.key) + 1}
-
-
 class LogFields(Protocol):
     """Fields that become a mapping only if something is logged."""
 
@@ -122,9 +107,9 @@ set_log_context = _context.set
 """Begins a log context of `LogFields` in the current task."""
 
 
-def bind_sync(outer: Mapping[str, object], key: object, failures: Callable[[Any], int]) -> None:
-    """Begin the log context of a sync in the current task; see `SyncFields`."""
-    _context.set(SyncFields(outer, key, failures))
+def bind_sync(outer: Mapping[str, object], key: object, attempt: int) -> None:
+    """Begin the log context of a sync in the current task."""
+    _context.set({**outer, "key": key, "attempt": attempt})
 
 
 def unbind_sync() -> None:

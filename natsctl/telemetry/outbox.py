@@ -5,13 +5,12 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.logger import Repeats, get_logger
 from natsctl.time_limit import happens
 
 log = get_logger(__name__)
@@ -23,7 +22,6 @@ BURST = 25  # events about one object at once
 REFILL_S = 60.0  # seconds until an object may have one more event
 PENDING_MAX = 10_000  # events that wait to be sent
 PAUSE_S = 1.0  # pause after an event that couldn't be sent
-DENIALS_MAX = 100  # distinct denials that are logged only once
 CLOSE_S = 2.0  # timeout for sending the pending events at the end
 GATHER_S = 1.0  # before a new event is sent; recorders use it as `gather_s`
 BUSY = 10  # new events within `gather_s` that show that many objects are being written
@@ -131,7 +129,7 @@ class Outbox(Generic[E]):
         self._others: _Queue[E] = OrderedDict()
         self._sent: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()  # event, time
         self._delayed: dict[Hashable, tuple[str, _Queue[E]]] = {}  # repeats in the quiet time
-        self._denials: set[str] = set()
+        self._denials = Repeats(self._clock, math.inf)
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
 
@@ -154,51 +152,43 @@ class Outbox(Generic[E]):
         dropped if the object has too many events or the queue is full; a repeat is counted anyway.
         *first* is called when the event is sent or repeated.
         """
-        queue = self._urgent if urgent else self._others
-        pending = queue.get(identity)
+        queue, now = self._urgent if urgent else self._others, self._clock()
+        pending, recent = queue.get(identity), self._sent.get(identity)
         if pending is not None:
             repeated = again(pending.make())
             queue[identity] = _Pending(about, lambda: repeated, pending.since)
             self.counts.merged += 1
             return
-        recent = self._recent(identity)
-        if recent is not None and self._delay(about, identity, queue):
-            self._sent[identity] = (again(recent), self._sent[identity][1])
-            self.counts.merged += 1
-            return
-        make = first if recent is None else partial(again, recent)
-        other_count = len(self._others)
-        has_room = len(self._urgent) + other_count < PENDING_MAX or (urgent and other_count > 0)
+        make = first
+        if recent is not None and now - recent[1] > self._repeat_s:
+            del self._sent[identity]
+        elif recent is not None:
+            event, sent_at = again(recent[0]), recent[1]
+            self._sent[identity] = event, sent_at
+            if sent_at + self._quiet_s > now and not self._closed.is_set():
+                if identity not in self._delayed:
+                    self._delayed[identity] = about, queue
+                    loop = asyncio.get_running_loop()
+                    loop.call_at(sent_at + self._quiet_s, self._release, identity)
+                self.counts.merged += 1
+                return
+            make = lambda: event  # noqa: E731 - as *first*
+        has_room = self.pending < PENDING_MAX or (urgent and len(self._others) > 0)
         if has_room and self._budget.take(about):
-            if recent is not None:
-                del self._sent[identity]
-            now = self._clock()
+            self._sent.pop(identity, None)
             self._added.append(now)
             self._enqueue(queue, identity, _Pending(about, make, now))
-            return
-        self.counts.dropped += 1
-        if recent is not None:
-            self._sent[identity] = (make(), self._sent[identity][1])
+        else:
+            self.counts.dropped += 1
 
     def _enqueue(self, queue: _Queue[E], identity: Hashable, pending: _Pending[E]) -> None:
         queue[identity] = pending
-        if len(self._urgent) + len(self._others) > PENDING_MAX and self._others:
+        if self.pending > PENDING_MAX and self._others:
             self._others.popitem(last=False)
             self.counts.dropped += 1
         self._wake.set()
 
-    def _delay(self, about: str, identity: Hashable, queue: _Queue[E]) -> bool:
-        """Return whether a repeat is within the quiet time, and schedule it for its end."""
-        due = self._sent[identity][1] + self._quiet_s
-        if due <= self._clock() or self._closed.is_set():
-            return False
-        if identity not in self._delayed:
-            self._delayed[identity] = about, queue
-            asyncio.get_running_loop().call_at(due, self._release, identity)
-        return True
-
     def _release(self, identity: Hashable) -> None:
-        """Queue a delayed repeat, unless it was forgotten or its object has no token left."""
         delayed = self._delayed.pop(identity, None)
         if delayed is None or identity not in self._sent:
             return
@@ -258,22 +248,10 @@ class Outbox(Generic[E]):
         return other_at, self._others
 
     async def _rest(self, wait_s: float) -> None:
-        """Wait, but not longer than until the outbox is closed."""
         if wait_s > 0:
             await happens(self._closed, within_s=wait_s)
 
-    def _recent(self, identity: Hashable) -> E | None:
-        sent = self._sent.get(identity)
-        if sent is None:
-            return None
-        event, sent_at = sent
-        if self._clock() - sent_at > self._repeat_s:
-            del self._sent[identity]
-            return None
-        return event
-
     async def _send_next(self, queue: _Queue[E]) -> None:
-        """Send the oldest event of the queue; drop it if that fails."""
         identity, pending = queue.popitem(last=False)
         about, event = pending.about, pending.make()
         self._remember(identity, event)  # so that an event during the send is a repeat
@@ -287,7 +265,8 @@ class Outbox(Generic[E]):
             self.counts.dropped += 1
             self._sent.pop(identity, None)
             if isinstance(error, PermissionDeniedError):
-                self._log_denial_once(about, error)
+                if self._denials.due(str(error)):
+                    log.warning("no permission to send events", object=about, error=error)
             else:
                 log.warning("cannot send event", object=about, error=error)
                 await asyncio.sleep(PAUSE_S)
@@ -304,14 +283,6 @@ class Outbox(Generic[E]):
         self._sent[identity] = (event, self._clock())
         if len(self._sent) > REMEMBERED_MAX:
             self._sent.popitem(last=False)
-
-    def _log_denial_once(self, about: str, denial: PermissionDeniedError) -> None:
-        if str(denial) in self._denials:
-            return
-        if len(self._denials) >= DENIALS_MAX:
-            self._denials.clear()
-        self._denials.add(str(denial))
-        log.warning("no permission to send events", object=about, error=denial)
 
 
 @asynccontextmanager

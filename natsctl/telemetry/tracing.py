@@ -179,8 +179,6 @@ def collected_by(provider: TracerProvider) -> Iterator[None]:
 
 
 class _Source:
-    """The tracer of the process, as soon as the process has an SDK."""
-
     def __init__(self) -> None:
         self.known: Tracer | None = None
 
@@ -200,7 +198,6 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 
 
 def _current_span() -> trace.Span | None:
-    """Return the current span if it's recorded and hasn't ended."""
     if _source.tracer() is None:
         return None
     span = trace.get_current_span()

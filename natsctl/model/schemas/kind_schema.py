@@ -158,7 +158,6 @@ def _any_value(_unknown: type) -> Document:
 
 
 def _describe(definition: dict[str, Any]) -> None:
-    """Move the descriptions of attributes from the docstring of a type to its fields."""
     text = inspect.cleandoc(definition.get("description", ""))
     section = _ATTRIBUTES.search(text)
     if section is not None:

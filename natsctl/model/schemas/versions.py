@@ -100,7 +100,6 @@ class Versions(Generic[T]):
         return stated(form, self.number)
 
     def _read(self, value: bytes) -> _Reading:
-        """Return the object as the version that was stored."""
         number = stored_version(value)
         if number >= self.number:
             return _Reading(self._newest, self._newest.decode(value))
@@ -159,7 +158,6 @@ def _number(text: object) -> int:
 
 
 def _decoded(version: _Version, value: bytes) -> Any:
-    """Return the object as this version; None if it doesn't decode."""
     try:
         return version.decode(value)
     except Exception:  # noqa: BLE001 - user types raise anything
@@ -167,7 +165,6 @@ def _decoded(version: _Version, value: bytes) -> Any:
 
 
 def _with_metadata_of(old: Any, new: Any) -> Any:
-    """Return *new* with the metadata of *old*, and with its status unless *new* has its own."""
     carried = {"metadata": old.metadata}
     if not new.status and type(old.status) is type(new.status):
         carried["status"] = old.status
@@ -175,7 +172,6 @@ def _with_metadata_of(old: Any, new: Any) -> Any:
 
 
 def _unknown(document: object, obj: object) -> int:
-    """Return the number of fields of *document* that the type of *obj* doesn't have."""
     match obj, document:
         case msgspec.Struct(), dict():
             known = _attributes(obj)
@@ -224,5 +220,4 @@ def _without_in(value: Any, old: object, new: object) -> Any:
 
 
 def _attributes(obj: msgspec.Struct) -> dict[str, str]:
-    """Return the attribute of each encoded field."""
     return dict(zip(obj.__struct_encode_fields__, obj.__struct_fields__, strict=True))
