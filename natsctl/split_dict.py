@@ -60,7 +60,6 @@ class SplitDict(Mapping[str, V]):
             self._split(part)
 
     def put_all(self, values: Mapping[str, V]) -> None:
-        """Set the values of several keys."""
         if len(self.parts) == 1 and self._count + len(values) <= self._whole_max:
             self.parts[0].update(values)
             self._count = len(self.parts[0])
@@ -73,12 +72,10 @@ class SplitDict(Mapping[str, V]):
     @overload
     def get(self, key: str, /, default: V | T) -> V | T: ...
     def get(self, key: str, /, default: V | T | None = None) -> V | T | None:
-        """Return the value of *key*, or *default*."""
         parts = self.parts
         return parts[hash(key) % len(parts)].get(key, default)
 
     def pop(self, key: str) -> V | None:
-        """Remove *key*, and return its value; None if it isn't present."""
         parts = self.parts
         part = parts[hash(key) % len(parts)]
         size = len(part)
@@ -99,7 +96,6 @@ class SplitDict(Mapping[str, V]):
 
     @property
     def is_split(self) -> bool:
-        """True if the keys are split by hash."""
         return len(self.parts) > 1
 
     def part(self, number: int) -> tuple[str, ...]:

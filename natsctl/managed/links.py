@@ -78,17 +78,14 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 
     @property
     def paused(self) -> str:
-        """The annotation that pauses an object, see `natsctl.model.pause`."""
         return f"{self.domain}/paused"
 
     @property
     def management_policy(self) -> str:
-        """The annotation that limits the operations on the external resource."""
         return f"{self.domain}/management-policy"
 
     @property
     def deletion_policy(self) -> str:
-        """The annotation that keeps or deletes the external resource of a deleted object."""
         return f"{self.domain}/deletion-policy"
 
     def qualified(self, names: Iterable[str]) -> list[str]:
@@ -353,7 +350,6 @@ class Memory(msgspec.Struct, omit_defaults=True):
     diff: str = ""
 
     def see(self, revision: int, link: CreationLink) -> CreationLink:
-        """Remember the record of the link, and return the link."""
         self.link_revision, self.link = revision, link
         return link
 

@@ -246,7 +246,6 @@ class Managed(Generic[T]):
             self.external_name = name
 
     def keep(self) -> None:
-        """Include the present annotations in the next write."""
         self._kept: dict[str, str] = dict(self.annotations)
 
     def keep_only(self) -> None:
@@ -265,7 +264,6 @@ class Managed(Generic[T]):
 
     @property
     def annotations_differ(self) -> bool:
-        """True if a client has changed annotations."""
         suggested = {self._names.external_name: self._suggested} if self._suggested else {}
         return self.annotations != {**self._kept, **suggested}
 

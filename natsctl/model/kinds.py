@@ -175,7 +175,6 @@ class Kind(Generic[T]):
             return False
 
     def valid(self, value: bytes) -> bool:
-        """Return whether *value* is a valid object of this kind."""
         try:
             self.decode(value)
         except InvalidObjectError:
@@ -205,7 +204,6 @@ class Kind(Generic[T]):
         return obj.metadata
 
     def require_metadata(self) -> None:
-        """Raise `UsageError` if objects of this kind have no metadata."""
         if self.plain:
             raise UsageError(
                 f"{self.name} has no labels, finalizers or status; "
@@ -282,7 +280,6 @@ class Kind(Generic[T]):
         return ""
 
     def describes(self, obj: object) -> bool:
-        """Return whether the decoded object *obj* is of this kind."""
         return isinstance(obj, get_origin(self.type) or self.type)
 
     def holds(self, key: str) -> bool:  # noqa: ARG002 - every key

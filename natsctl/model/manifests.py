@@ -111,7 +111,6 @@ class KubeKind(Kind[T]):
         self._read: tuple[bytes | None, KubeMetadata] = (None, KubeMetadata())  # the last value
 
     def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
-        """Return this kind, limited further to objects that have these labels."""
         return self.selected(Selector.of(labels))
 
     def selected(self, selector: Selector) -> "KubeKind[T]":
@@ -133,7 +132,6 @@ class KubeKind(Kind[T]):
         return part
 
     def unnamed(self) -> "KubeKind[T]":
-        """Return this kind for objects of any name."""
         part: KubeKind[T] = copy.copy(self)
         part.object_name = None
         return part
@@ -195,7 +193,6 @@ class KubeKind(Kind[T]):
         return joined(str(namespace), str(metadata.get("name") or ""))
 
     def reference(self, value: bytes) -> Reference:
-        """Return a reference to the stored object."""
         metadata = self.metadata(value)
         return Reference(
             api_version=self.api_version,

@@ -74,7 +74,6 @@ class Masker:
         self._walk(value, secret_kind=is_secret(place, value))
 
     def masked(self, value: Any, *, place: str) -> Any:
-        """Return the value without secrets."""
         return _with_texts(self._walk(value, secret_kind=is_secret(place, value)), self.text)
 
     def learned(self) -> None:
@@ -82,7 +81,6 @@ class Masker:
         self._hide = Hider(self.secrets)
 
     def text(self, text: str) -> str:
-        """Return a text without secrets."""
         return self._hide(text, limit=len(text))
 
     def _walk(self, value: Any, *, secret_kind: bool) -> Any:

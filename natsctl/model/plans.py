@@ -64,7 +64,6 @@ class Orphan(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The kind and the key, for people."""
         return f"{self.kind}/{self.key}"
 
 
@@ -250,7 +249,6 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> Literal["create", "update", "delete"]:
-        """The effect on the object or the external resource."""
         match self.action:
             case "status":
                 return "update"
@@ -290,7 +288,6 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, keys: Iterable[KeyPlan], *, unchanged: int) -> "PlanSummary":
-        """Count the actions of the keys."""
         counts = {"create": 0, "update": 0, "delete": 0}
         failed = held_back = 0
         for key in keys:
@@ -303,12 +300,10 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> bool:
-        """True if anything would change."""
         return bool(self.create or self.update or self.delete)
 
     @property
     def newly_failed(self) -> int:
-        """The number of keys that fail, and didn't fail before."""
         return self.failed - (self.failed_before or 0)
 
     def __str__(self) -> str:

@@ -45,7 +45,6 @@ class Requirement(msgspec.Struct, frozen=True):
         return f"{self.key}{'=' if self.operator == 'in' else '!='}{first}"
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether an object's labels meet this requirement."""
         if self.values:
             return (labels.get(self.key) in self.values) == (self.operator == "in")
         return (self.key in labels) == (self.operator == "exists")
@@ -83,11 +82,9 @@ class Selector(msgspec.Struct, frozen=True):
         return cls(tuple(_Parser(text).selector()))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether an object with these labels is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
     def unmet(self, labels: Mapping[str, str]) -> Self:
-        """Return the requirements that these labels don't meet."""
         unmet = (part for part in self.requirements if not part.matches(labels))
         return type(self)(tuple(unmet))
 

@@ -272,7 +272,6 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
     @property
     def action(self) -> ChangeType:
-        """The type of the change."""
         if self.after is None:
             return ChangeType.DELETED
         return ChangeType.ADDED if self.before is None else ChangeType.UPDATED

@@ -248,7 +248,6 @@ class EventStream(Generic[T]):
         self._queue.offer(Key(), priority=Priority.RESYNC)
 
     def check(self) -> None:
-        """Raise `EventNotDoneError` if an event was lost."""
         if self._lost:
             raise EventNotDoneError(self._lost)
 

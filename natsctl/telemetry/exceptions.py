@@ -34,7 +34,6 @@ class ErrorClass(Enum):
 
     @property
     def retried(self) -> bool:
-        """True if the retry policy decides about a retry."""
         return self in {ErrorClass.EXPECTED, ErrorClass.UNEXPECTED}
 
 

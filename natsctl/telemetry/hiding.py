@@ -11,9 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
-from typing import Self
-
-import msgspec
+from typing import ClassVar, Self
 
 MASK = "***"
 TEXT_MAX = 4_000  # characters of a text
@@ -59,6 +57,26 @@ _END, _NO_END = r"\Z", r"(?!)"
 _NKEY_LENGTH = 58
 
 
+_Known = tuple[re.Pattern[str] | None, int]
+"""A pattern of known secrets, and the length of the longest written form."""
+
+
+def _known(secrets: Iterable[str]) -> _Known:
+    """Return the pattern of the secrets as they are, in a repr, and in a URL."""
+    texts = [secret for secret in secrets if secret.strip()]
+    if not texts:
+        return None, 0
+    from urllib.parse import quote  # noqa: PLC0415 - not needed without secrets
+
+    forms = {form for it in texts for form in (it, repr(it)[1:-1], quote(it, safe=""))}
+    longest_first = sorted(forms, key=len, reverse=True)
+    patterns = [
+        re.escape(secret) if len(secret) >= _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        for secret in longest_first
+    ]
+    return re.compile("|".join(patterns)), len(longest_first[0])
+
+
 class Hider:
     """Hides secrets in texts: known secrets, registered secrets, and texts that look like one.
 
@@ -67,7 +85,7 @@ class Hider:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._known = _Known.of(secrets)
+        self._known = _known(secrets)
 
     def __call__(self, text: str, *, limit: int = TEXT_MAX) -> str:
         """Return the text with `***` in place of each secret.
@@ -75,27 +93,21 @@ class Hider:
         A text longer than *limit* is cut, and the number of missing characters is added. A secret
         at the cut is hidden completely. A surrogate that UTF-8 can't encode becomes U+FFFD.
         """
-        cut = len(text) > limit
-        if not cut and self._is_harmless(text):
-            return text
-        window = text[: limit + max(OVERLAP, self._known.longest, _registered.known.longest)]
+        cut, known = len(text) > limit, (self._known, Secrets.known)
+        patterns = [pattern for pattern, _ in known if pattern is not None]
+        if not cut and not _may_look_like_a_secret(text):
+            patterns = [pattern for pattern in patterns if pattern.search(text)]
+            if not patterns:
+                return text
+        window = text[: limit + max(OVERLAP, *(longest for _, longest in known))]
         end = min(limit, len(text))
-        for pattern in (*self._known.patterns, *_registered.known.patterns):
+        for pattern in patterns:
             window, end = _masked(pattern, window, end)
         if cut or _may_look_like_a_secret(window):
             for pattern in _patterns(cut=cut):
                 window, end = _masked(pattern, window, end)
         window = _encodable(window)
         return f"{window[:end]}… ({len(text) - limit} more characters)" if cut else window
-
-    def _is_harmless(self, text: str) -> bool:
-        if _may_look_like_a_secret(text):
-            return False
-        for known in (self._known, _registered.known):
-            for pattern in known.patterns:
-                if pattern.search(text):
-                    return False
-        return True
 
 
 class Secrets:
@@ -104,50 +116,32 @@ class Secrets:
     The newest 64 secrets are kept, because credentials are renewed and old ones expire.
     """
 
+    known: ClassVar[_Known] = (None, 0)  # of all that are registered
+    _registered: ClassVar[list["Secrets"]] = []
+
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.texts = deque[str](maxlen=_HELD_MAX)
         self.keep(*secrets)
 
     def __enter__(self) -> Self:
-        _registered.holders.append(self)
-        _registered.update()
+        self._registered.append(self)
+        self._update()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        _registered.holders.remove(self)
-        _registered.update()
+        self._registered.remove(self)
+        self._update()
 
     def keep(self, *secrets: str) -> None:
         """Add secrets; empty texts are ignored."""
         new = [secret for secret in secrets if secret and secret not in self.texts]
         if new:
             self.texts.extend(new)
-            _registered.update()
-
-
-class _Known(msgspec.Struct, frozen=True):
-    """Patterns that find known secrets; `longest` is the length of the longest written form."""
-
-    patterns: tuple[re.Pattern[str], ...] = ()
-    longest: int = 0
+            self._update()
 
     @classmethod
-    def of(cls, secrets: Iterable[str]) -> Self:
-        forms = {form for secret in secrets if secret.strip() for form in _forms(secret)}
-        pattern = _pattern(forms)
-        return cls(() if pattern is None else (pattern,), max(map(len, forms), default=0))
-
-
-class _Registered:
-    def __init__(self) -> None:
-        self.holders: list[Secrets] = []
-        self.known = _Known()
-
-    def update(self) -> None:
-        self.known = _Known.of(secret for holder in self.holders for secret in holder.texts)
-
-
-_registered = _Registered()
+    def _update(cls) -> None:
+        cls.known = _known(text for holder in cls._registered for text in holder.texts)
 
 
 def shown(value: object) -> str:
@@ -309,22 +303,6 @@ def _patterns(*, cut: bool) -> tuple[re.Pattern[str], ...]:
     end = _END if cut else _NO_END
     flags = re.VERBOSE | re.DOTALL
     return tuple(re.compile(pattern.format(end=end), flags) for pattern in (_JWT, _OTHERS, _NAMED))
-
-
-def _forms(secret: str) -> Iterator[str]:
-    """Yield the written forms of a secret: as it is, in a repr, in a URL."""
-    from urllib.parse import quote  # noqa: PLC0415 - not needed without secrets
-
-    yield from (secret, repr(secret)[1:-1], quote(secret, safe=""))
-
-
-def _pattern(secrets: Collection[str]) -> re.Pattern[str] | None:
-    longest_first = sorted(secrets, key=len, reverse=True)
-    patterns = [
-        re.escape(secret) if len(secret) >= _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
-        for secret in longest_first
-    ]
-    return re.compile("|".join(patterns)) if patterns else None
 
 
 _hide = Hider()

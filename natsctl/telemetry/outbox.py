@@ -220,7 +220,6 @@ class Outbox(Generic[E]):
         self._wake.set()
 
     def drop_pending(self) -> int:
-        """Drop the pending events, and return their number."""
         pending = self.pending
         self._urgent.clear()
         self._others.clear()

@@ -58,7 +58,6 @@ class ObjectChange(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, before=failed if reverted else old)
 
     async def notify(self, watcher: ResourceWatcher) -> None:
-        """Call the function of the watcher for the change."""
         old, new = self.snapshot(self.before), self.snapshot(self.after)
         if old is not None and new is not None:
             await awaitable(watcher.update, old, new)
@@ -111,7 +110,6 @@ class Source:
         self.kind = self.part.kind
 
     def has(self, key: str) -> bool:
-        """Return whether the table has the object and the selector matches it."""
         return self.part.selects(self.informer.table.get(key))
 
     def change(self, change: Change[Any]) -> ObjectChange | None:

@@ -103,9 +103,6 @@ class InformerController(Hosted):
         check_options(self.name, _OPTIONS, {**options, "stop_timeout_s": stop_timeout_s})
         self.workers = workers
         self._error_handler = error_handler
-        self._calls = Calls(
-            self.name, "the watcher", limit_s=timeout_s, call_name="the call", setting="timeout_s"
-        )
         self._backends = Backends(nats=nats, kube=kube)
         host = Host(
             self.name,
@@ -114,7 +111,10 @@ class InformerController(Hosted):
             clean=self.clean,
             stop_timeout_s=stop_timeout_s,
         )
-        self._policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
+        calls = Calls(
+            self.name, "the watcher", limit_s=timeout_s, call_name="the call", setting="timeout_s"
+        )
+        self._policies = Policies(error_handler, retry_policy, retry_dequeue_policy, calls)
         self._resource_kinds: dict[str, ResourceKind] = {}
         self._has_opened = False  # whether every source has its informer
         host.pausing.report_to(host.history.event, holds=self.holds)
@@ -193,8 +193,7 @@ class InformerController(Hosted):
         if not name:
             raise UsageError(f"{self.name}: a resource kind has a name")
         if name not in self._resource_kinds:
-            kind = ResourceKind(name, self.host, self._calls, self._policies)
-            self._resource_kinds[name] = kind
+            self._resource_kinds[name] = ResourceKind(name, self.host, self._policies)
         return self._resource_kinds[name]
 
     def _watched(self) -> list[ResourceKind]:

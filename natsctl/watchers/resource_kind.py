@@ -45,11 +45,12 @@ BACKOFF_S, BACKOFF_MAX_S = 0.005, 1000.0  # for policies that set no delay
 
 
 class Policies(msgspec.Struct):
-    """The decisions after a failure."""
+    """The decisions after a failure, and the time limit of calls."""
 
     error_handler: Callable[[Exception], None] | None
     retry: RetryPolicy
     dequeue: RetryDequeuePolicy | None
+    calls: Calls
 
 
 class Registration(msgspec.Struct, frozen=True, eq=False):
@@ -109,7 +110,7 @@ class ResourceKind:
     the error.
     """
 
-    def __init__(self, name: str, host: Host, calls: Calls, policies: Policies) -> None:
+    def __init__(self, name: str, host: Host, policies: Policies) -> None:
         self.name = name
         self.sources: list[Source] = []
         self.registrations: tuple[Registration, ...] = ()
@@ -122,7 +123,7 @@ class ResourceKind:
         self.pending: dict[str, Pending] = {}  # the objects with any, in the order of their `since`
         self._retrying: dict[str, Pending] = {}  # those with retries
         self._change_count = 0
-        self._host, self._calls, self._policies = host, calls, policies
+        self._host, self._policies = host, policies
         self._logged = HandlerFailures(log, logging.WARNING)
 
     @property
@@ -222,7 +223,6 @@ class ResourceKind:
         return self.loop.own.has(key)
 
     def count(self) -> int:
-        """Return of how many existing objects this process delivers the changes."""
         return sum(self.loop.own.count(source.informer.table.keys()) for source in self.sources)
 
     async def lost(self, holds: KeyFilter) -> None:
@@ -248,7 +248,6 @@ class ResourceKind:
     # ---- what waits
 
     def failed(self, key: str) -> int:
-        """Return the most failures in a row of a watcher on the object."""
         pending = self._retrying.get(key)
         retries = () if pending is None else pending.retries.values()
         return max((retry.failures for retry in retries), default=0)
@@ -436,7 +435,7 @@ class ResourceKind:
             await self._notify(registration, change)
 
     async def _notify(self, registration: Registration, change: ObjectChange) -> None:
-        await self._calls.call(change.key, lambda _: change.notify(registration.watcher))
+        await self._policies.calls.call(change.key, lambda _: change.notify(registration.watcher))
 
 
 def _now() -> float:

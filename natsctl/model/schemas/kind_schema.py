@@ -103,7 +103,6 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
         return self.outranks(published) or self.controller == published.controller
 
     def outranks(self, other: "KindSchema") -> bool:
-        """Return whether this schema counts more than the other."""
         return self.rank > other.rank
 
     @property

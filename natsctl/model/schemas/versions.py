@@ -6,6 +6,7 @@ another version than the annotation says. So natsctl reads an object as the vers
 of its fields; if several know equally many, as the one in the annotation, and else as the newest.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, get_origin
 
@@ -32,14 +33,6 @@ class _Version(msgspec.Struct, frozen=True):
     type: type[Any]
     decode: Callable[[bytes], Any]
     upgrade: Callable[..., Any] | None = None
-
-
-class _Reading(msgspec.Struct, frozen=True):
-    """An object as one version, and the number of fields that this version doesn't know."""
-
-    version: _Version
-    obj: Any
-    unknown: int = 0
 
 
 class Versions(Generic[T]):
@@ -79,7 +72,7 @@ class Versions(Generic[T]):
         Raises the error of the newest type if no type decodes *value*, and `InvalidObjectError` if
         an upgrade fails.
         """
-        return self._upgraded(self._read(value))
+        return self._upgraded(*self._read(value))
 
     def document(self, value: bytes) -> Document:
         """Return the document in *value* in the newest form; raises as `decode` does.
@@ -89,34 +82,32 @@ class Versions(Generic[T]):
         document = documents.parse(value)
         if version_of(document) >= self.number:
             return document
-        reading = self._read(value)
-        if reading.version is self._newest:
+        version, old = self._read(value)
+        if version is self._newest:
             return stated(document, self.number)
-        newest: Any = self._upgraded(reading)
-        form = _without_dropped_fields(documents.overlay(document, newest), reading.obj, newest)
+        newest: Any = self._upgraded(version, old)
+        form = _without_dropped_fields(documents.overlay(document, newest), old, newest)
         form["metadata"] = documents.metadata_of(document)
         if "status" not in document:
             form.pop("status", None)
         return stated(form, self.number)
 
-    def _read(self, value: bytes) -> _Reading:
-        number = stored_version(value)
-        if number >= self.number:
-            return _Reading(self._newest, self._newest.decode(value))
-        document = documents.parse(value)
-        readings = [
-            _Reading(version, obj, _unknown(document, obj))
-            for version in self._versions
-            if (obj := _decoded(version, value)) is not None
-        ]
-        if not readings:
-            return _Reading(self._newest, self._newest.decode(value))  # raises the reason
-        return min(
-            readings, key=lambda reading: (reading.unknown, reading.version.number != number)
-        )
+    def _read(self, value: bytes) -> tuple[_Version, Any]:
+        """Return the version that was stored, and the object as this version."""
+        number, chosen = stored_version(value), None
+        if number < self.number:
+            document, fewest = documents.parse(value), (math.inf, True)
+            for version in self._versions:
+                try:
+                    obj = version.decode(value)
+                except Exception:  # noqa: BLE001, S112 - user types raise anything
+                    continue
+                unknown = _unknown(document, obj), version.number != number
+                if unknown < fewest:
+                    chosen, fewest = (version, obj), unknown
+        return chosen or (self._newest, self._newest.decode(value))  # it may raise the reason
 
-    def _upgraded(self, reading: _Reading) -> T:
-        version, old = reading.version, reading.obj
+    def _upgraded(self, version: _Version, old: Any) -> T:
         if version.upgrade is None:
             newest: T = old
             return newest
@@ -129,8 +120,11 @@ class Versions(Generic[T]):
             raise InvalidObjectError(
                 f"{name} returns {type(new).__name__}, not {self._newest.type.__name__}"
             )
-        carried: T = _with_metadata_of(old, new)
-        return carried
+        carried: dict[str, Any] = {"metadata": old.metadata}
+        if not new.status and type(old.status) is type(new.status):
+            carried["status"] = old.status
+        upgraded: T = msgspec.structs.replace(new, **carried)
+        return upgraded
 
 
 def stored_version(value: bytes) -> int:
@@ -155,20 +149,6 @@ def stated(document: Document, number: int) -> Document:
 
 def _number(text: object) -> int:
     return int(text) if isinstance(text, str) and text.isdecimal() else 1
-
-
-def _decoded(version: _Version, value: bytes) -> Any:
-    try:
-        return version.decode(value)
-    except Exception:  # noqa: BLE001 - user types raise anything
-        return None
-
-
-def _with_metadata_of(old: Any, new: Any) -> Any:
-    carried = {"metadata": old.metadata}
-    if not new.status and type(old.status) is type(new.status):
-        carried["status"] = old.status
-    return msgspec.structs.replace(new, **carried)
 
 
 def _unknown(document: object, obj: object) -> int:
