@@ -21,7 +21,7 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.events import record_event
 from natsctl.model.keys import check_key
-from natsctl.model.plans import Kept, Orphan, Plan
+from natsctl.model.plans import Orphan, Plan
 from natsctl.operate.fleet import Acted, Fleet, unqueued
 from natsctl.operate.identity import identity_on
 from natsctl.operate.names import Name
@@ -47,13 +47,6 @@ class Choice(msgspec.Struct, frozen=True):
     revision: int
 
 
-class CollectedGarbage(msgspec.Struct, frozen=True):
-    """The number of objects that were deleted, and the others with the reasons."""
-
-    removed: int
-    kept: list[Kept]
-
-
 KEYS_MAX = 100  # of one action
 REASON_MAX = 500  # characters of the reason for a pause
 WHOLE = "natsctl.io/controller"
@@ -64,19 +57,12 @@ MakePlan = Callable[[Sequence[str]], Awaitable[Plan]]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an action; each action uses some of the fields.
+    """The body of an action, which uses some of the fields.
 
-    Attributes:
-        bucket: the bucket of the keys, if the controller has primaries in several.
-        filter: the keys of the controller that are meant, instead of `keys`.
-        everything: whether the whole controller is meant.
-        lasts: the duration of a pause, such as 2h; empty for one without an end.
-        stop: whether to stop recording every sync.
-        objects: the orphans to delete.
-        count: the number of orphans that the user typed.
-        text: the edited object.
-        revision: the revision of the draft, or the one to restore.
-        sure: whether the change is stored; otherwise it's only shown.
+    It's about *keys*, of a *bucket* if the controller has primaries in several, about those of a
+    *filter*, or about *everything*. `objects` are the orphans to delete, whose `count` the user
+    typed. `text` is the edited object, `revision` that of the draft, or the one to restore. If the
+    user isn't `sure`, the change is only shown.
     """
 
     controller: str = ""
@@ -85,8 +71,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     filter: Query | None = None
     everything: bool = False
     reason: str = ""
-    lasts: str = msgspec.field(default="", name="for")
-    stop: bool = False
+    lasts: str = msgspec.field(default="", name="for")  # such as 2h; empty without an end
     objects: list[Choice] = []
     count: int = 0
     text: str = ""
@@ -109,7 +94,7 @@ class ActionReport(Answer, frozen=True, kw_only=True):
     message: str
     warnings: list[str] = msgspec.field(default_factory=list)
     recorded: bool = False
-    result: CollectedGarbage | Preview | Plan | None = None
+    result: Preview | Plan | None = None
 
 
 class Actions:
@@ -154,9 +139,9 @@ class Actions:
         daemons = await self._fleet.offering(Verb.RESYNC, name)
         answers = await daemons.resync(name, request.keys)
         count = sum(answer.queued for answer in answers)
-        queued = "1 key" if count == 1 else f"{count} keys"
         daemon_names = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
-        message = f"{queued} of {name} queued{f' in {daemon_names}' if daemon_names else ''}"
+        place = f" in {daemon_names}" if daemon_names else ""
+        message = f"{count} key{'' if count == 1 else 's'} of {name} queued{place}"
         return _reported(Acted([message], list(unqueued(answers))))
 
     async def _pause(self, request: Request) -> ActionReport:
@@ -212,11 +197,7 @@ class Actions:
         return ActionReport(message=str(plan.summary), result=plan)
 
     async def _garbage(self, request: Request) -> ActionReport:
-        """Delete the chosen orphans, if each still has the revision that the user saw.
-
-        Raises `UsageError` if the user typed another number than that of the chosen objects, and
-        `ConflictError` if one of them is no orphan any more.
-        """
+        """Delete the chosen orphans, if each still has the revision that the user saw."""
         name = request.controller
         wanted = {(choice.kind, choice.key, choice.revision) for choice in request.objects}
         if not wanted or request.count != len(wanted):
@@ -230,20 +211,18 @@ class Actions:
                 f"nothing is deleted: {changed} of the chosen objects changed since they were shown"
             )
         removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
-        count, kept = len(removed.orphans), list(removed.kept)
+        count = len(removed.orphans)
         return ActionReport(
             message=f"{count} {'object' if count == 1 else 'objects'} of {name} deleted",
-            warnings=[f"{one.orphan.name} kept: {one.reason}" for one in kept[:KEYS_MAX]],
-            result=CollectedGarbage(count, kept),
+            warnings=[f"{one.orphan.name} kept: {one.reason}" for one in removed.kept[:KEYS_MAX]],
         )
 
     async def _record(self, request: Request) -> ActionReport:
         name = request.controller
         daemons = await self._fleet.offering(Verb.RECORD, name)
-        answers = await daemons.record(name, request.keys, stop=request.stop)
-        keys = sorted({key for answer in answers for key in answer.keys})
-        recorded = f"every sync of {', '.join(keys[:KEYS_MAX])}" if keys else "failed syncs only"
-        return ActionReport(message=f"{name} records {recorded}")
+        answers = await daemons.record(name, request.keys, stop=False)
+        keys = sorted({key for answer in answers for key in answer.keys})[:KEYS_MAX]
+        return ActionReport(message=f"{name} records every sync of {', '.join(keys)}")
 
     async def _recorded(self, action: str, request: Request, report: ActionReport) -> ActionReport:
         """Record the action as an event of each key; the result warns if that failed."""

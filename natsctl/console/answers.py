@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -66,13 +67,9 @@ _NAMES = re.compile(r'[^.\[\]"]+')
 
 
 class ShownValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored value for people.
+    """A stored value without secrets: indented JSON, plain text, or nothing if it's binary.
 
-    Attributes:
-        text: the value without secrets: indented JSON, or plain text; empty if it's binary.
-        kind: `json`, `text` or `binary`.
-        omitted: the number of characters that the text lacks.
-        created: the time at which it was stored (RFC 3339).
+    `omitted` is the number of characters that the text lacks.
     """
 
     text: str
@@ -98,10 +95,7 @@ def shown_value(message: Message) -> ShownValue:
 
 def masked_document(document: Document) -> Document:
     """Return a document without secrets."""
-    masker = Masker()
-    masker.learn(document, place="")
-    masker.learned()
-    masked: Document = masker.masked(document, place="")
+    masked: Document = _masker(document).masked(document, place="")
     return masked
 
 
@@ -116,38 +110,35 @@ def shown_differences(
 ) -> list[Difference]:
     """Return the fields in which two revisions differ, without secrets; None has no fields.
 
-    Raises `InvalidObjectError` if a value is nested too deeply to be compared.
+    Values that differ in a secret stay different. Raises `InvalidObjectError` if a value is nested
+    too deeply to be compared.
     """
-    try:
-        return _differences(store, before, after)
-    except RecursionError:
-        raise InvalidObjectError("the value is nested too deeply to be compared") from None
-
-
-def _differences(
-    store: BucketStore, before: Message | None, after: Message | None
-) -> list[Difference]:
     values = [
         None if message is None or message.marker else message.value for message in (before, after)
     ]
+    differences: list[Difference] = []
+    try:
+        masker = _masker(*map(_parsed, values))
+        for difference in value_differences(store.kind, *values):
+            name = (_NAMES.findall(difference.path) or [""])[-1]
+            old, new = (
+                _shortened(masker.masked({name: value}, place="")[name])
+                for value in (difference.before, difference.after)
+            )
+            if old == new:
+                old, new = f"{old} (before)", f"{new} (after)"
+            differences.append(Difference(difference.path, old, new))
+    except RecursionError:
+        raise InvalidObjectError("the value is nested too deeply to be compared") from None
+    return differences
+
+
+def _masker(*values: object) -> Masker:
     masker = Masker()
     for value in values:
-        masker.learn(_parsed(value), place="")
+        masker.learn(value, place="")
     masker.learned()
-    differences = value_differences(store.kind, *values)
-    return [_masked(difference, masker) for difference in differences]
-
-
-def _masked(difference: Difference, masker: Masker) -> Difference:
-    """Return the difference without secrets; values that differ in a secret stay different."""
-    name = (_NAMES.findall(difference.path) or [""])[-1]
-    before, after = (
-        _shortened(masker.masked({name: value}, place="")[name])
-        for value in (difference.before, difference.after)
-    )
-    if before == after:
-        before, after = f"{before} (before)", f"{after} (after)"
-    return Difference(difference.path, before, after)
+    return masker
 
 
 def _text_of(value: bytes) -> tuple[str, str]:
@@ -155,17 +146,14 @@ def _text_of(value: bytes) -> tuple[str, str]:
         text = value.decode()
     except UnicodeDecodeError:
         return "binary", ""
-    masker = Masker()
-    parsed = _parsed(value)
-    if not isinstance(parsed, dict | list):
-        return "text", masker.text(text)
-    try:
-        masker.learn(parsed, place="")
-        masker.learned()
-        masked = exact_json.encode(masker.masked(parsed, place=""))
-    except RecursionError:
-        return "text", masker.text(text)
-    return "json", msgspec.json.format(masked, indent=2).decode()
+    masker, parsed = Masker(), _parsed(value)
+    if isinstance(parsed, dict | list):
+        with suppress(RecursionError):
+            masker.learn(parsed, place="")
+            masker.learned()
+            masked = exact_json.encode(masker.masked(parsed, place=""))
+            return "json", msgspec.json.format(masked, indent=2).decode()
+    return "text", masker.text(text)
 
 
 def _parsed(value: bytes | None) -> object:

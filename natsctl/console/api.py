@@ -5,16 +5,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 
-from natsctl.console.actions import ActionReport, Actions, Garbage, MakePlan
+from natsctl.console.actions import Actions, Garbage, MakePlan
 from natsctl.console.answers import Answer, encoded
-from natsctl.console.key import (
-    Comparison,
-    KeyView,
-    KeyViews,
-    ObjectDraft,
-    ShownText,
-    draft,
-)
+from natsctl.console.key import KeyViews, draft
 from natsctl.console.keys import Keys, KeyTable, Query
 from natsctl.console.overview import Overview
 from natsctl.core.pauses import PAUSES, controller_record
@@ -31,7 +24,28 @@ PING_S = 5.0  # the longest silence between two notices, apart from the time of 
 READ_S: Mapping[str, float] = {"garbage": PING_S, "buckets": PING_S}
 """Seconds between two reads of a view that is open; a second for the others."""
 
-Parameters = Mapping[str, str]
+
+class Question(Query, frozen=True, kw_only=True):
+    """What the page asks about; each answer needs some of the fields."""
+
+    view: str = "home"
+    controller: str = ""
+    bucket: str = ""
+    key: str = ""
+    kind: str = ""
+    from_: int | None = msgspec.field(default=None, name="from")
+    to: int | None = None
+
+
+NEEDED: Mapping[str, str] = {
+    "key": "key",
+    "diff": "key",
+    "draft": "bucket key",
+    "traceback": "controller key",
+    "manifest": "controller kind key",
+    "recording": "controller key",
+    "garbage": "controller",
+}
 
 
 class Session(Answer, frozen=True, kw_only=True):
@@ -51,11 +65,7 @@ class Console:
     """The answers of one console, over one connection."""
 
     def __init__(
-        self,
-        connection: Connection,
-        *,
-        version: str,
-        planners: Mapping[str, MakePlan],
+        self, connection: Connection, *, version: str, planners: Mapping[str, MakePlan]
     ) -> None:
         self._connection = connection
         self._version = version
@@ -63,40 +73,44 @@ class Console:
         self._fleet = Fleet(connection)
         self._overview = Overview(self._fleet)
         self._keys = Keys(connection, self._overview)
-        self._key_views = KeyViews(self._fleet, self._keys)
-        self._actions = Actions(self._fleet, self._keys, planners)
+        self._views = views = KeyViews(self._fleet, self._keys)
+        self.act = Actions(self._fleet, self._keys, planners).act
         self._feeds: set[asyncio.Event] = set()  # set to look at the view at once
         self._stopping = False
-        self._answers: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
+        self._answers: dict[str, Callable[[Question], Awaitable[Answer]]] = {
             "session": self._session,
             "home": lambda _: self._overview.home(),
             "buckets": lambda _: self._overview.buckets(),
             "keys": self._table,
-            "key": self._key,
-            "diff": self._comparison,
-            "draft": self._draft,
-            "traceback": self._traceback,
-            "manifest": self._manifest,
+            "key": lambda asked: views.view(asked.controller, asked.key, asked.bucket),
+            "diff": lambda asked: views.comparison(
+                asked.controller, asked.bucket, asked.key, asked.from_, asked.to
+            ),
+            "draft": lambda asked: draft(connection, asked.bucket, check_key(asked.key)),
+            "traceback": lambda asked: views.traceback(asked.controller, asked.key),
+            "manifest": lambda asked: views.manifest(asked.controller, asked.kind, asked.key),
             "garbage": self._garbage,
         }
 
-    async def answer(self, name: str, parameters: Parameters) -> Answer:
-        question = self._answers.get(name)
-        if question is None:
+    async def answer(self, name: str, parameters: Mapping[str, str]) -> Answer:
+        return await self._answer(name, _question(parameters))
+
+    async def _answer(self, name: str, asked: Question) -> Answer:
+        if name not in self._answers:
             raise NotFoundError(f"the console has no answer {name}")
-        return await question(parameters)
+        _check(name, asked)
+        return await self._answers[name](asked)
 
-    async def act(self, name: str, body: bytes) -> ActionReport:
-        return await self._actions.act(name, body)
-
-    async def recording(self, parameters: Parameters) -> tuple[str, bytes]:
+    async def recording(self, parameters: Mapping[str, str]) -> tuple[str, bytes]:
         """Return the file name and the masked text of the newest recording of a key."""
-        name, key = _required(parameters, "controller"), _required(parameters, "key")
-        text = await self._key_views.recording(name, key)
-        return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
+        asked = _question(parameters)
+        _check("recording", asked)
+        text = await self._views.recording(asked.controller, asked.key)
+        name = f"{asked.controller}-{asked.key.replace('/', '-')}.json"
+        return name, msgspec.json.format(text, indent=1) + b"\n"
 
     async def live(
-        self, parameters: Parameters
+        self, parameters: Mapping[str, str]
     ) -> AsyncGenerator[tuple[str, dict[str, object]], None]:
         """Yield the name and the data of each notice about a view, until the console stops.
 
@@ -104,9 +118,9 @@ class Console:
         says that the view is to be read again, and `ping` nothing. Raises `NotFoundError` if there
         is no such view, and `NatsctlError` if too many are open.
         """
-        view, clock = parameters.get("view", "home"), asyncio.get_running_loop().time
-        if view not in self._answers:
-            raise NotFoundError(f"the console has no view {view}")
+        asked, clock = _question(parameters), asyncio.get_running_loop().time
+        if asked.view not in self._answers:
+            raise NotFoundError(f"the console has no view {asked.view}")
         if len(self._feeds) >= FEEDS_MAX:
             raise NatsctlError(f"{FEEDS_MAX} pages of the console are open: close some")
         look, told, last, silent_since = asyncio.Event(), (False, -1), b"", clock()
@@ -120,7 +134,7 @@ class Console:
                         error = "" if state.connected else state.last_error or ""
                         notice = {"connected": state.connected, "since_s": state.since_s}
                         yield "state", {**notice, "error": error}
-                    present = await self._present(view, parameters)
+                    present = await self._present(asked)
                     if present != last and last:
                         silent_since = clock()
                         yield "changed", {}
@@ -128,21 +142,21 @@ class Console:
                         silent_since = clock()
                         yield "ping", {}
                     last = present
-                    await happens(look, within_s=READ_S.get(view, 1.0))
+                    await happens(look, within_s=READ_S.get(asked.view, 1.0))
                     look.clear()
         finally:
             self._feeds.remove(look)
 
-    async def _present(self, view: str, parameters: Parameters) -> bytes:
+    async def _present(self, asked: Question) -> bytes:
         """Return what a view has now, or what changes with it, to be compared."""
-        controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
         try:
             async with asyncio.timeout(PING_S):
-                if view == "keys":
-                    revisions = await self._keys.revisions(controller, bucket)
-                    row = (await self._overview.report(controller)).row if controller else None
+                if asked.view == "keys":
+                    name = asked.controller
+                    revisions = await self._keys.revisions(name, asked.bucket)
+                    row = (await self._overview.report(name)).row if name else None
                     return encoded((revisions, row))
-                answer = await self.answer(view, parameters)
+                answer = await self._answer(asked.view, asked)
                 return encoded(msgspec.structs.replace(answer, as_of=0.0))
         except (NatsctlError, TimeoutError) as error:
             return encoded(problem_of(error))
@@ -157,9 +171,9 @@ class Console:
         await self._overview.close()
         await self._fleet.close()
 
-    async def _session(self, _: Parameters) -> Session:
+    async def _session(self, _: Question) -> Session:
         state = self._connection.state()
-        identity = await self._key_views.identity() if state.connected else None
+        identity = await self._views.identity() if state.connected else None
         return Session(
             version=self._version,
             connected=state.connected,
@@ -171,12 +185,12 @@ class Console:
             plans=self._plans,
         )
 
-    async def _table(self, parameters: Parameters) -> KeyTable:
-        query, (controller, bucket) = _query(parameters), _place(parameters)
+    async def _table(self, asked: Question) -> KeyTable:
+        controller = asked.controller
         if not controller:
-            return await self._keys.of_bucket(bucket, query)
-        table = await self._keys.of_controller(controller, query, bucket)
-        identity, off = await self._key_views.identity(), dict[str, str]()
+            return await self._keys.of_bucket(asked.bucket, asked)
+        table = await self._keys.of_controller(controller, asked, asked.bucket)
+        identity, off = await self._views.identity(), dict[str, str]()
         subjects = {
             "resync": Verb.RESYNC.subject(controller),
             "whole": f"$KV.{PAUSES.bucket}.{controller_record(controller)}",
@@ -192,67 +206,29 @@ class Console:
         }
         return msgspec.structs.replace(table, off=off)
 
-    async def _key(self, parameters: Parameters) -> KeyView:
-        controller, bucket = _place(parameters)
-        return await self._key_views.view(controller, _required(parameters, "key"), bucket)
-
-    async def _comparison(self, parameters: Parameters) -> Comparison:
-        controller, bucket = _place(parameters)
-        revisions = [_revision(parameters, name) for name in ("from", "to")]
-        key = _required(parameters, "key")
-        return await self._key_views.comparison(controller, bucket, key, revisions)
-
-    async def _draft(self, parameters: Parameters) -> ObjectDraft:
-        key = check_key(_required(parameters, "key"))
-        return await draft(self._connection, _required(parameters, "bucket"), key)
-
-    async def _traceback(self, parameters: Parameters) -> ShownText:
-        controller = _required(parameters, "controller")
-        return await self._key_views.traceback(controller, _required(parameters, "key"))
-
-    async def _manifest(self, parameters: Parameters) -> ShownText:
-        names = [_required(parameters, name) for name in ("controller", "kind", "key")]
-        return await self._key_views.manifest(*names)
-
-    async def _garbage(self, parameters: Parameters) -> Garbage:
-        controller = _required(parameters, "controller")
-        identity = await self._key_views.identity()
-        plan = await (await self._fleet.offering(Verb.GC_PLAN, controller)).plan(controller)
-        off = identity.refusal(Verb.GC_APPLY.subject(controller))
+    async def _garbage(self, asked: Question) -> Garbage:
+        name, identity = asked.controller, await self._views.identity()
+        plan = await (await self._fleet.offering(Verb.GC_PLAN, name)).plan(name)
         return Garbage(
-            controller=controller,
+            controller=name,
             orphans=plan.orphans,
             refused=plan.refused,
             more=plan.more,
-            off=off,
+            off=identity.refusal(Verb.GC_APPLY.subject(name)),
         )
 
 
-def _required(parameters: Parameters, name: str) -> str:
-    text = parameters.get(name, "")
-    if not text:
-        raise UsageError(f"name a {name}")
-    return text
-
-
-def _place(parameters: Parameters) -> tuple[str, str]:
-    """Return the controller and the bucket of a request; raises `UsageError` if both are empty."""
-    controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
-    if not controller and not bucket:
-        raise UsageError("name a controller or a bucket")
-    return controller, bucket
-
-
-def _revision(parameters: Parameters, name: str) -> int | None:
-    text = parameters.get(name, "")
-    if not (text.isascii() and text.isdecimal()) and text:
-        raise UsageError(f"{name} is not a revision: {text}")
-    return int(text) if text else None
-
-
-def _query(parameters: Parameters) -> Query:
-    texts = {name: text for name, text in parameters.items() if name in Query.__struct_fields__}
+def _question(parameters: Mapping[str, str]) -> Question:
+    given = {name: text for name, text in parameters.items() if text}
     try:
-        return msgspec.convert({k: v for k, v in texts.items() if v}, Query, strict=False)
+        return msgspec.convert(given, Question, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"the query is not valid: {error}") from error
+
+
+def _check(name: str, asked: Question) -> None:
+    for field in NEEDED.get(name, "").split():
+        if not getattr(asked, field):
+            raise UsageError(f"name a {field}")
+    if name in {"keys", "key", "diff"} and not (asked.controller or asked.bucket):
+        raise UsageError("name a controller or a bucket")

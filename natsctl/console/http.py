@@ -6,24 +6,41 @@ import ipaddress
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from functools import cache
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from email.message import Message
+from functools import cache, partial
+from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
 from natsctl.console.answers import STATUS, encoded
 from natsctl.console.api import Console
-from natsctl.daemon.settings.address import Address, reason_of
+from natsctl.daemon.server import Request, Server
+from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.operate.problems import Problem, problem_of
 from natsctl.telemetry.logger import get_logger
 
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+PORT = 8222
+ANSWER_S = 25.0  # the deadline of an answer
+BODY_MAX = 1_048_576  # bytes of a request
+CONNECTIONS_MAX = 128  # four per open page, of which there are `FEEDS_MAX`
+WAIT_S = 30.0  # the deadline of a request
+PATIENCE_S = 1.0  # a younger connection doesn't make room for another one
+JSON = "application/json"
+SIGNED_OUT = (
+    "This page needs the URL that natsctl console printed when it started, with its token. "
+    "If the console was started again, its URL is a new one: natsctl console --open opens it."
+)
 POLICY = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -36,6 +53,19 @@ POLICY = {
     "Cache-Control": "no-store",
 }
 """The headers of every answer."""
+
+FOLDER = Path(__file__).parent / "page"
+VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
+"""The first part of each URL that the page itself routes."""
+
+FILES = {
+    "index.html": "text/html; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 class ConsoleAccess:
@@ -52,27 +82,30 @@ class ConsoleAccess:
         if host in ANY_ADDRESS:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
-    def is_own_name(self, host: str | None) -> bool:
+    def is_own_name(self, host: str) -> bool:
         """Return whether the `Host` header names this console, whatever its port is.
 
         An address is no name of another site. On the loopback, only loopback addresses are valid.
         """
-        name = _name(host or "")
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
             return name in self._names
         return address.is_loopback or not self._loopback
 
-    def is_signed_in(self, headers: Mapping[str, str]) -> bool:
+    def refusal(self, headers: Message) -> Problem | None:
+        """Return why a request gets no answer: it lacks the token, or another origin sent it."""
         presented = headers.get("Authorization", "").encode(errors="replace")
-        return hmac.compare_digest(presented, f"Bearer {self.token}".encode())
-
-    @staticmethod
-    def is_own_page(headers: Mapping[str, str]) -> bool:
-        """Return whether no other origin sent the request, as far as the browser says."""
+        if not hmac.compare_digest(presented, f"Bearer {self.token}".encode()):
+            return Problem("signed_out", SIGNED_OUT)
         origin = headers.get("Origin")
-        return origin is None or origin.partition("://")[2].lower() == headers["Host"].lower()
+        if origin is None or origin.partition("://")[2].lower() == headers["Host"].lower():
+            return None
+        return Problem("refused", "the request does not come from the page")
 
 
 def is_loopback(host: str) -> bool:
@@ -83,91 +116,6 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _name(host: str) -> str:
-    """Return the name in a `Host` header, without the port and the brackets of IPv6."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
-
-
-log = get_logger(__name__)
-
-PORT = 8222
-ANSWER_S = 25.0  # the deadline of an answer
-CONNECTIONS_MAX = 128  # four per open page, of which there are `FEEDS_MAX`
-IDLE_S = 30.0  # the deadline of a connection without a request
-PATIENCE_S = 1.0  # a connection that is idle for less doesn't make room for another one
-STOP_S = 0.5  # for answers under way when the console stops
-SIGNED_OUT = (
-    "This page needs the URL that natsctl console printed when it started, with its token. "
-    "If the console was started again, its URL is a new one: natsctl console --open opens it."
-)
-
-FOLDER = Path(__file__).parent / "page"
-VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
-"""The first part of each URL that the page itself routes."""
-
-FILES = {"app.js": "text/javascript", "icon.svg": "image/svg+xml", "style.css": "text/css"}
-
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export ", re.MULTILINE)
-
-
-class _BoundedServer(web.Server):
-    """Bounds the number of connections, and the time of each that waits for a request.
-
-    A connection ends after `IDLE_S` without a request. If there are `CONNECTIONS_MAX`, a new one
-    replaces the one that is idle the longest, or is closed if none is for `PATIENCE_S`.
-    """
-
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
-        super().__init__(handler, handler_cancellation=True, access_log=None)
-        self._idle: dict[RequestHandler, asyncio.TimerHandle] = {}  # the longest first
-
-    @contextmanager
-    def busy(self, request: web.BaseRequest) -> Iterator[None]:
-        """Let the connection of a request last during the context; it has a new deadline then."""
-        handler = request.protocol
-        self._forget(handler)
-        try:
-            yield
-        finally:
-            self._limit(handler)
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        if len(self.connections) > CONNECTIONS_MAX and not self._make_room():
-            transport.abort()
-        else:
-            self._limit(handler)
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        self._forget(handler)
-
-    def _limit(self, handler: RequestHandler) -> None:
-        if isinstance(handler.transport, asyncio.Transport):
-            deadline = asyncio.get_running_loop().call_later(IDLE_S, handler.transport.abort)
-            self._idle[handler] = deadline
-
-    def _forget(self, handler: RequestHandler) -> None:
-        if handler in self._idle:
-            self._idle.pop(handler).cancel()
-
-    def _make_room(self) -> bool:
-        """Close the connection that is idle the longest; returns False if none is for long."""
-        oldest = next(iter(self._idle), None)
-        if oldest is None or not isinstance(oldest.transport, asyncio.WriteTransport):
-            return False
-        left_s = self._idle[oldest].when() - asyncio.get_running_loop().time()
-        if IDLE_S - left_s < PATIENCE_S:
-            return False
-        self._forget(oldest)
-        oldest.transport.abort()
-        return True
-
-
 @asynccontextmanager
 async def serving(
     console: Console, access: ConsoleAccess, host: str, port: int | None
@@ -175,100 +123,115 @@ async def serving(
     """Serve the console while the context lasts; yields its URL with the token.
 
     The token is in the fragment, which a browser sends to nobody; the page reads it. Without a
-    *port*, it's `PORT` if that is free, or any other. Raises `UsageError` if the process
-    can't listen on the address.
+    *port*, it's `PORT` if that is free, or any other. Raises as `Server` does.
     """
-
-    async def respond(request: web.BaseRequest) -> web.StreamResponse:
-        with server.busy(request):
-            return await _respond(console, access, request)
-
-    server = _BoundedServer(respond)
-    runner = web.ServerRunner(server, shutdown_timeout=STOP_S)
-    await runner.setup()
+    listen = partial(
+        Server,
+        answer=_Site(console, access).answer,
+        headers=POLICY,
+        connections_max=CONNECTIONS_MAX,
+        connection_s=WAIT_S,
+        patience_s=PATIENCE_S,
+    )
     try:
-        await _start(runner, host, (PORT, 0) if port is None else (port,))
-        bound = Address(Address(host, 0).nearby.host, runner.addresses[0][1])
-        yield f"http://{bound}/#token={access.token}"
-    finally:
-        console.stop()
-        await runner.cleanup()
-
-
-async def _start(runner: web.ServerRunner, host: str, ports: Sequence[int]) -> None:
-    for port in ports:
+        server = listen(Address(host, PORT if port is None else port))
+    except UsageError:
+        if port is not None:
+            raise
+        server = listen(Address(host, 0))
+    with server.serving():
         try:
-            return await web.TCPSite(runner, host or None, port).start()
-        except (OSError, UnicodeError) as error:
-            failure = UsageError(f"cannot listen on {Address(host, port)}: {reason_of(error)}")
-    raise failure
+            bound = Address(server.address.nearby.host, server.address.port)
+            yield f"http://{bound}/#token={access.token}"
+        finally:
+            console.stop()
 
 
-async def _respond(
-    console: Console, access: ConsoleAccess, request: web.BaseRequest
-) -> web.StreamResponse:
-    if not access.is_own_name(request.headers.get("Host")):
-        return _text(421, "this host name is not one of the console: see --bind\n")
-    method, path = request.method, request.path.split("/")[1:]
-    if path[:1] != ["api"]:  # the files of the page have no secrets
-        return _page(request) if method in {"GET", "HEAD"} else _text(405, "method not allowed\n")
-    if not access.is_signed_in(request.headers):
-        problem = Problem("signed_out", SIGNED_OUT)
-    elif not access.is_own_page(request.headers):
-        problem = Problem("refused", "the request does not come from the page")
-    else:
-        return await _answered(console, method, path[1:], request)
-    return _problem(problem)
+class _Site:
+    """Answers requests in their threads; the console works in the event loop."""
+
+    def __init__(self, console: Console, access: ConsoleAccess) -> None:
+        self._console, self._access = console, access
+        self._loop = asyncio.get_running_loop()
+
+    def answer(self, request: Request) -> None:
+        request.last()
+        url = urlsplit(request.path)
+        path = url.path.split("/")[1:]
+        if not self._access.is_own_name(request.headers.get("Host") or ""):
+            text = "this host name is not one of the console: see --bind\n"
+            request.send(HTTPStatus.MISDIRECTED_REQUEST, text)
+        elif path[:1] != ["api"]:  # the files of the page have no secrets
+            _send_page(request, url.path)
+        elif (problem := self._access.refusal(request.headers)) is not None:
+            _send_problem(request, problem)
+        else:
+            query = dict(parse_qsl(url.query, keep_blank_values=True))
+            try:
+                self._answer(request, path[1:], query)
+            except (NatsctlError, TimeoutError) as error:
+                _send_problem(request, problem_of(error))
+            except OSError:
+                raise
+            except Exception:
+                log.exception("cannot answer a request of the console")
+                failed = Problem("failed", "the console failed: its log has the error")
+                _send_problem(request, failed)
+
+    def _answer(self, request: Request, path: list[str], query: Mapping[str, str]) -> None:
+        headers = {}
+        match request.command, path:
+            case "GET", ["live"]:
+                return self._send_notices(request, query)
+            case "GET", ["recording"]:
+                name, body = self._result(request, self._console.recording(query))
+                headers["Content-Disposition"] = f'attachment; filename="{name}"'
+            case "GET", [question]:
+                body = encoded(self._result(request, self._console.answer(question, query)))
+            case "POST", ["actions", action]:
+                length = request.headers.get("Content-Length") or ""
+                size = int(length) if length.isdecimal() else 0
+                given = request.rfile.read(min(size, 2 * BODY_MAX))
+                if size > BODY_MAX:
+                    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                    return request.send(status, "the request is too large\n")
+                body = encoded(self._result(request, self._console.act(action, given)))
+            case _:
+                raise NotFoundError(f"the console has no answer {request.path}")
+        return request.send(HTTPStatus.OK, body, JSON, headers)
+
+    def _result(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        async def limited() -> T:
+            async with asyncio.timeout(ANSWER_S):
+                return await work
+
+        return request.result(limited(), self._loop)
+
+    def _send_notices(self, request: Request, query: Mapping[str, str]) -> None:
+        """Send the notices of a view as server-sent events, until the page is closed."""
+        notices, begun = self._console.live(query), False
+
+        async def following() -> tuple[str, dict[str, object]] | None:
+            return await anext(notices, None)
+
+        while (notice := request.result(following(), self._loop)) is not None:
+            if not begun:
+                request.begin(HTTPStatus.OK, "text/event-stream")
+                begun = True
+            name, data = notice
+            request.wfile.write(b"event: %b\ndata: %b\n\n" % (name.encode(), encoded(data)))
 
 
-async def _answered(
-    console: Console, method: str, path: list[str], request: web.BaseRequest
-) -> web.StreamResponse:
-    try:
-        if (method, path) == ("GET", ["live"]):
-            return await _live(console, request)
-        async with asyncio.timeout(ANSWER_S):
-            return await _answer(console, method, path, request)
-    except web.HTTPException as error:
-        return _text(error.status, f"{error.reason}\n")
-    except (NatsctlError, TimeoutError) as error:
-        problem = problem_of(error)
-    except ConnectionError:
-        raise
-    except Exception:
-        log.exception("cannot answer a request of the console")
-        problem = Problem("failed", "the console failed: its log has the error")
-    return _problem(problem)
-
-
-async def _answer(
-    console: Console, method: str, path: list[str], request: web.BaseRequest
-) -> web.Response:
-    headers = dict(POLICY)
-    match method, path:
-        case "GET", ["recording"]:
-            name, body = await console.recording(request.query)
-            headers["Content-Disposition"] = f'attachment; filename="{name}"'
-        case "GET", [question]:
-            body = encoded(await console.answer(question, request.query))
-        case "POST", ["actions", action]:
-            body = encoded(await console.act(action, await request.read()))
-        case _:
-            raise NotFoundError(f"the console has no answer {request.path}")
-    return web.Response(body=body, content_type="application/json", headers=headers)
-
-
-def _page(request: web.BaseRequest) -> web.Response:
-    name = request.path.removeprefix("/")
-    if name.partition("/")[0] in VIEWS:
-        name, content_type = "index.html", "text/html"
+def _send_page(request: Request, path: str) -> None:
+    name = path.removeprefix("/")
+    name = "index.html" if name.partition("/")[0] in VIEWS else name
+    if request.command not in {"GET", "HEAD"}:
+        request.refuse_method("GET", "HEAD")
     elif name in FILES:
-        content_type = FILES[name]
+        body = script() if name == "app.js" else (FOLDER / name).read_bytes()
+        request.send(HTTPStatus.OK, body, FILES[name])
     else:
-        return _text(404, f"the console has no page {request.path}\n")
-    body = script() if name == "app.js" else (FOLDER / name).read_bytes()
-    charset = None if content_type.startswith("image/") else "utf-8"
-    return web.Response(body=body, content_type=content_type, charset=charset, headers=POLICY)
+        request.send(HTTPStatus.NOT_FOUND, f"the console has no page {path}\n")
 
 
 @cache
@@ -287,24 +250,5 @@ def script() -> bytes:
     return "\n".join(texts.values()).encode()
 
 
-async def _live(console: Console, request: web.BaseRequest) -> web.StreamResponse:
-    """Send the notices of a view as server-sent events."""
-    response = web.StreamResponse(headers={**POLICY, "Content-Type": "text/event-stream"})
-    with suppress(ConnectionError):  # the page was closed
-        async with aclosing(console.live(request.query)) as notices:
-            async for name, data in notices:
-                if not response.prepared:
-                    await response.prepare(request)
-                await response.write(b"event: %b\ndata: %b\n\n" % (name.encode(), encoded(data)))
-    return response
-
-
-def _problem(problem: Problem) -> web.Response:
-    body = msgspec.json.encode({"error": problem})
-    return web.Response(
-        status=STATUS[problem.reason], body=body, content_type="application/json", headers=POLICY
-    )
-
-
-def _text(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=text, headers=POLICY)
+def _send_problem(request: Request, problem: Problem) -> None:
+    request.send(STATUS[problem.reason], msgspec.json.encode({"error": problem}), JSON)

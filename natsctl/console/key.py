@@ -1,9 +1,8 @@
 """Answers for the view of one key: the reasons of its state, its objects and its revisions."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,7 +37,6 @@ from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Object
 from natsctl.model.plans import Difference
-from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.absent import explained_without_daemon, known_controllers
 from natsctl.operate.buckets import published_schemas
 from natsctl.operate.desired import desired, restorable, with_reserved, with_stored_version
@@ -80,10 +78,13 @@ class NextValue(msgspec.Struct, frozen=True):
         """Return the fields that change, and the faults by the published schema."""
         after = Message(self.key, 0, self.value, None, "")
         differences = shown_differences(self.store, self.before, after)
-        schemas: list[KindSchema] = []
+        schema = None
         with suppress(StoreError):  # without the permission to read them, the daemon is the judge
             schemas = await published_schemas(connection, self.store.kind.name)
-        return Preview(differences, _faults(schemas, self.key, self.value))
+            schema = schema_for(schemas, self.key)
+        found = [] if schema is None else faults(schema.schema, documents.parse(self.value))
+        refused = [str(one) for one in found if one.first not in ("status", "metadata")]
+        return Preview(differences, refused[:FAULTS_MAX])
 
     async def store_it(self) -> int:
         """Store the value, and return its revision; raises `ConflictError` if it came too late."""
@@ -108,8 +109,8 @@ async def edited(connection: Connection, name: Name, text: str, revision: int) -
     A masked secret keeps its value. Raises `ConflictError` if the object changed since the draft,
     and `UsageError` for a text that is no object, or with a mask in another place.
     """
-    store = BucketStore(Bucket(connection, name.bucket))
-    message = await Bucket(connection, name.bucket).last(name.key)
+    bucket = Bucket(connection, name.bucket)
+    message = await bucket.last(name.key)
     before = _document(message)
     if message.revision != revision:
         raise ConflictError(
@@ -123,7 +124,7 @@ async def edited(connection: Connection, name: Name, text: str, revision: int) -
         raise UsageError("an object is a JSON object with a spec")
     whole = desired(before)
     unmasked = _unmasked(new, masked_document(whole), whole, "")
-    return _change(store, message, before, with_reserved(unmasked, before))
+    return _change(BucketStore(bucket), name.key, message, with_reserved(unmasked, before))
 
 
 async def restored(connection: Connection, name: Name, revision: int) -> NextValue:
@@ -139,20 +140,14 @@ async def restored(connection: Connection, name: Name, revision: int) -> NextVal
         raise NotFoundError(f"{name} has no revision {revision}, or not any more")
     if earlier.marker:
         raise UsageError(f"revision {revision} is a deletion: nothing can be restored from it")
-    document, newest = _document(earlier), messages[-1]
-    before = None if newest.marker else _document(newest)
+    document, newest = _document(earlier), None if messages[-1].marker else messages[-1]
+    before = None if newest is None else _document(newest)
     new = with_reserved(with_stored_version(restorable(document), document), before)
-    return _change(store, None if newest.marker else newest, before, new, key=name.key)
+    return _change(store, name.key, newest, new)
 
 
-def _change(
-    store: BucketStore,
-    message: Message | None,
-    before: Document | None,
-    new: Document,
-    *,
-    key: str = "",
-) -> NextValue:
+def _change(store: BucketStore, key: str, message: Message | None, new: Document) -> NextValue:
+    before = None if message is None else _document(message)
     stamped = _compact(documents.stamp(before, new))
     if before is not None and documents.same(stamped, before):
         raise UsageError("nothing would change")
@@ -161,7 +156,7 @@ def _change(
         _objects.metadata(value)
     except InvalidObjectError as error:
         raise UsageError(f"the object would not be valid: {error}") from error
-    return NextValue(store, key if message is None else message.key, message, value)
+    return NextValue(store, key, message, value)
 
 
 def _compact(document: Document) -> Document:
@@ -201,13 +196,6 @@ def _unmasked(new: Any, masked: Any, whole: Any, path: str) -> Any:
             "use natsctl edit"
         )
     return new
-
-
-def _faults(schemas: Iterable[KindSchema], key: str, value: bytes) -> list[str]:
-    """Return what the published schema of the key says against a value, apart from its status."""
-    schema = schema_for(schemas, key)
-    found = [] if schema is None else faults(schema.schema, documents.parse(value))
-    return [str(one) for one in found if one.first not in ("status", "metadata")][:FAULTS_MAX]
 
 
 T = TypeVar("T")
@@ -333,13 +321,11 @@ class KeyViews:
             raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
         return replace(view, controller=controller, explain=[*explanations] or None)
 
-    async def _explain(self, controller: str, key: str) -> list[KeyExplanation]:
-        daemons = await self._fleet.offering(Verb.EXPLAIN, controller)
-        return await daemons.explain(controller, key)
+    async def _explain(self, name: str, key: str) -> list[KeyExplanation]:
+        return await (await self._fleet.offering(Verb.EXPLAIN, name)).explain(name, key)
 
-    async def _tree(self, controller: str, key: str) -> Branch:
-        daemons = await self._fleet.offering(Verb.TREE, controller)
-        return await daemons.tree(controller, key)
+    async def _tree(self, name: str, key: str) -> Branch:
+        return await (await self._fleet.offering(Verb.TREE, name)).tree(name, key)
 
     async def recording(self, controller: str, key: str) -> bytes:
         daemons = await self._fleet.offering(Verb.RECORDING, controller)
@@ -355,7 +341,7 @@ class KeyViews:
         return ShownText(text=(await daemons.manifest(controller, kind, key)).text)
 
     async def comparison(
-        self, controller: str, bucket: str, key: str, revisions: Sequence[int | None]
+        self, controller: str, bucket: str, key: str, first: int | None, second: int | None
     ) -> Comparison:
         """Return how two revisions differ: by default the newest, and the one before the other.
 
@@ -366,7 +352,6 @@ class KeyViews:
         messages = await store.messages(check_key(key))
         if not messages:
             raise NotFoundError(f"{object_bucket} has no {key}, and no revision of it")
-        first, second = revisions
         after = _revision(messages, second or messages[-1].revision, key)
         earlier = [message for message in messages if message.revision < after.revision]
         before = earlier[-1] if earlier else None
@@ -393,17 +378,10 @@ class KeyViews:
             else:
                 shown = shown_value(messages[-1])
             if messages is not None:
-                revisions = [
-                    Revision(
-                        message.revision,
-                        message.created,
-                        message.marker is not None,
-                        len(message.value),
-                        _changed(store, before, message),
-                    )
-                    for before, message in pairwise([None, *messages])
-                    if message is not None
-                ]
+                revisions, before = [], None
+                for message in messages:
+                    revisions.append(_shown_revision(store, before, message))
+                    before = message
         elif "object" not in errors:
             in_cluster = Problem("not_found", "the object is in a cluster: see kubectl get")
             errors |= {"object": in_cluster, "revisions": in_cluster}
@@ -462,12 +440,12 @@ def _revision(messages: Sequence[Message], revision: int, key: str) -> Message:
     raise UsageError(f"{revision} is not a revision of {key}")
 
 
-def _changed(store: BucketStore, before: Message | None, after: Message) -> list[str]:
-    if before is None or before.marker or after.marker:
-        return []
-    if max(len(before.value), len(after.value)) > COMPARED_MAX:
-        return []
-    with suppress(InvalidObjectError):
-        differences = shown_differences(store, before, after)
-        return [difference.path for difference in differences[:CHANGED_MAX]]
-    return []
+def _shown_revision(store: BucketStore, before: Message | None, message: Message) -> Revision:
+    is_gone, size, changed = message.marker is not None, len(message.value), list[str]()
+    if before is None or before.marker or is_gone:
+        pass
+    elif max(size, len(before.value)) <= COMPARED_MAX:
+        with suppress(InvalidObjectError):
+            differences = shown_differences(store, before, message)
+            changed = [difference.path for difference in differences[:CHANGED_MAX]]
+    return Revision(message.revision, message.created, is_gone, size, changed)

@@ -4,10 +4,12 @@ import asyncio
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from natsctl.console.answers import Answer, masked_message
 from natsctl.console.overview import Overview, State, cause_of, states_of
@@ -41,14 +43,9 @@ IN_CLUSTER = "the primaries are in a cluster: only the keys that need attention 
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of keys.
+    """A page of keys: those that begin with *prefix*, in a *state* that daemons report.
 
-    Attributes:
-        prefix: how the keys begin.
-        state: the state of the keys, as daemons report it; empty for all keys.
-        cause: the reason of the state, as `cause_of` returns it; empty for any.
-        offset: the number of keys before the page.
-        limit: the number of rows of the page.
+    `cause` is the reason of the state, as `cause_of` returns it. An empty one is any.
     """
 
     prefix: str = ""
@@ -75,17 +72,11 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class KeyTable(Answer, frozen=True, kw_only=True):
-    """A page of keys.
+    """A page of keys, of a cluster if the bucket is empty.
 
-    Attributes:
-        bucket: the bucket; empty for a cluster.
-        offset: the number of keys before the page.
-        next: the offset of the next page; None on the last one.
-        total: the number of matching keys, with deleted ones that left a marker.
-        states: the number of keys in each state, as daemons count them.
-        note: why the table isn't the whole truth; empty if it is.
-        off: why an action isn't possible: `resync`, `pause` of keys, or `whole`, the pause of the
-            controller.
+    `total` counts the matching keys, with deleted ones that left a marker, and `states` the keys
+    in each state, as daemons do. `note` is why the table isn't the whole truth. `off` is why an
+    action isn't possible: `resync`, `pause` of keys, or `whole`, the pause of the controller.
     """
 
     bucket: str
@@ -97,6 +88,10 @@ class KeyTable(Answer, frozen=True, kw_only=True):
     states: dict[str, int] = msgspec.field(default_factory=dict)
     note: str = ""
     off: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+States = Mapping[str, tuple[str, str]]
+"""The state of each key that isn't simply synced, and the reason."""
 
 
 class _Names:
@@ -164,7 +159,18 @@ class Keys:
         states = states_of(report)
         counts = {state: getattr(report.row, state) or 0 for state in get_args(State)}
         if not source.bucket:
-            table = _in_cluster(matching(states, query), states, query)
+            keys = matching(states, query)
+            page = keys[query.offset : query.offset + query.limit]
+            after = query.offset + len(page)
+            table = KeyTable(
+                bucket="",
+                columns=["KEY"],
+                rows=[TableRow(key, None, [key], *states[key]) for key in page],
+                offset=query.offset,
+                next=after if after < len(keys) else None,
+                total=len(keys),
+                note=IN_CLUSTER,
+            )
         elif query.state:
             table = await self._page(source.bucket, matching(states, query), query, states)
         else:
@@ -174,8 +180,8 @@ class Keys:
         )
         if query.state and unnamed > 0:
             more = f"{unnamed:,} more keys are {query.state}: a daemon names the first 100"
-            table = msgspec.structs.replace(table, note=more)
-        return msgspec.structs.replace(table, states=counts, partial=report.row.partial)
+            table = replace(table, note=more)
+        return replace(table, states=counts, partial=report.row.partial)
 
     async def of_bucket(self, bucket: str, query: Query) -> KeyTable:
         if query.state:
@@ -210,7 +216,15 @@ class Keys:
 
     async def _source_of(self, report: ControllerStatuses, bucket: str = "") -> PrimarySource:
         row = report.row
-        for source in row.sources or await self._published(row.name):
+        sources = row.sources
+        if not sources:  # daemons don't report them; then the published schemas may
+            with suppress(StoreError):
+                sources = [
+                    PrimarySource(schema.bucket, schema.keys)
+                    for schema in await published_schemas(self._connection)
+                    if schema.controller == row.name and schema.role == "primary"
+                ]
+        for source in sources:
             if bucket in ("", source.bucket):
                 return source
         if bucket:
@@ -222,21 +236,7 @@ class Keys:
             "starting, or older than this console; choose the bucket under Buckets"
         )
 
-    async def _published(self, controller: str) -> list[PrimarySource]:
-        """Return where primaries are by the published schemas, if daemons don't report it."""
-        try:
-            schemas = await published_schemas(self._connection)
-        except StoreError:
-            return []
-        return [
-            PrimarySource(schema.bucket, schema.keys)
-            for schema in schemas
-            if schema.controller == controller and schema.role == "primary"
-        ]
-
-    async def _listed(
-        self, place: str, pattern: str, query: Query, states: Mapping[str, tuple[str, str]]
-    ) -> KeyTable:
+    async def _listed(self, place: str, pattern: str, query: Query, states: States) -> KeyTable:
         """Return a page of the names of a bucket.
 
         More than `AT_ONCE_MAX` names are read in the background, because a first page mustn't wait
@@ -269,35 +269,29 @@ class Keys:
                 await known.ended()
             keys = _beginning(known.keys or (), query.prefix)
             table = await self._page(place, keys, query, states)
-        return msgspec.structs.replace(table, note="; ".join(filter(None, (table.note, failure))))
+        return replace(table, note="; ".join(filter(None, (table.note, failure))))
 
-    async def _latest(
-        self, known: _Names, query: Query, states: Mapping[str, tuple[str, str]]
-    ) -> KeyTable:
+    async def _latest(self, known: _Names, query: Query, states: States) -> KeyTable:
         """Return the keys that changed last, and only then begin to read all names."""
-        bucket, newest = known.bucket, known.state.last_seq
+        bucket, state = known.bucket, known.state
         found = await asyncio.gather(
-            *(bucket.after(newest - number, ">") for number in range(1, query.limit + 1)),
+            *(bucket.after(state.last_seq - number, ">") for number in range(1, query.limit + 1)),
             return_exceptions=True,
         )
-        keys = dict[str, None]()
+        newest: dict[str, Message] = {}
         for one in found:
             if isinstance(one, Message) and matches(known.pattern, one.key):
-                keys[one.key] = None
+                newest.setdefault(one.key, one)
             elif isinstance(one, BaseException) and not isinstance(one, NotFoundError):
                 raise one
-        table = await self._page(bucket.name, [*keys], query, states)
+        messages = [message for message in newest.values() if message.marker is None]
+        table = await self._table(bucket.name, messages, query, states)
         known.begin()
-        count = known.state.subjects
-        note = f"these changed last, while the console reads the names of {count:,} keys"
-        return msgspec.structs.replace(table, next=None, note=note)
+        note = f"these changed last, while the console reads the names of {state.subjects:,} keys"
+        return replace(table, total=len(newest), note=note)
 
     async def _page(
-        self,
-        bucket_name: str,
-        keys: Sequence[str],
-        query: Query,
-        states: Mapping[str, tuple[str, str]],
+        self, bucket_name: str, keys: Sequence[str], query: Query, states: States
     ) -> KeyTable:
         bucket, place = Bucket(self._connection, bucket_name), query.offset
         messages: list[Message] = []
@@ -309,35 +303,44 @@ class Keys:
             newest = {message.key: message for message in await bucket.newest(names)}
             found = (newest[name] for name in names if name in newest)
             messages += [message for message in found if message.marker is None]
-        shown, is_cut = await _without_secrets(messages)
-        columns = await self._columns_of(bucket_name)
-        headings, now = headings_of(shown, declared=columns), datetime.now(UTC)
-        rows = []
-        for message in shown:
-            cells = cells_of(message, headings, now, declared=columns)
-            cut = [abbreviated(cell, CELL_MAX) for cell in cells]
-            state = states.get(message.key, ("", ""))
-            rows.append(TableRow(message.key, message.revision, cut, *state))
-        return KeyTable(
-            bucket=bucket_name,
-            columns=headings,
-            rows=rows,
-            offset=query.offset,
-            next=place if place < len(keys) else None,
-            total=len(keys),
-            note="the values of this page are large: the last rows lack theirs" if is_cut else "",
-        )
+        table = await self._table(bucket_name, messages, query, states)
+        return replace(table, next=place if place < len(keys) else None, total=len(keys))
 
-    async def _columns_of(self, bucket: str) -> Columns:
+    async def _table(
+        self, bucket: str, messages: Sequence[Message], query: Query, states: States
+    ) -> KeyTable:
+        """Return the rows of these messages without secrets; some values may be left out."""
         now = asyncio.get_running_loop().time()
         read_at, columns = self._columns.get(bucket, (-COLUMNS_S, {}))
         if now - read_at >= COLUMNS_S:
             columns = await declared_columns(self._connection, bucket)
             self._columns[bucket] = now, columns
-        return columns
+        shown, slices, bytes_left = list[Message](), Slices(), BYTES_MAX
+        for message in messages:
+            bytes_left -= len(message.value)
+            hidden = bytes_left < 0
+            shown.append(replace(message, value=NO_VALUE) if hidden else masked_message(message))
+            if slices.is_over():
+                await slices.pause()
+        headings, time = headings_of(shown, declared=columns), datetime.now(UTC)
+        rows = []
+        for message in shown:
+            cells = cells_of(message, headings, time, declared=columns)
+            cut = [abbreviated(cell, CELL_MAX) for cell in cells]
+            state = states.get(message.key, ("", ""))
+            rows.append(TableRow(message.key, message.revision, cut, *state))
+        return KeyTable(
+            bucket=bucket,
+            columns=headings,
+            rows=rows,
+            offset=query.offset,
+            next=None,
+            total=len(rows),
+            note="the values of this page are large: the last rows lack theirs" * (bytes_left < 0),
+        )
 
 
-def matching(states: Mapping[str, tuple[str, str]], query: Query) -> list[str]:
+def matching(states: States, query: Query) -> list[str]:
     """Return the keys whose state matches, in order; without a state, all that have one."""
     return sorted(
         key
@@ -351,36 +354,3 @@ def matching(states: Mapping[str, tuple[str, str]], query: Query) -> list[str]:
 def _beginning(keys: Sequence[str], prefix: str) -> Sequence[str]:
     start = bisect_left(keys, prefix)
     return keys[start : bisect_left(keys, f"{prefix}\U0010ffff")] if prefix else keys
-
-
-def _in_cluster(
-    keys: Sequence[str], states: Mapping[str, tuple[str, str]], query: Query
-) -> KeyTable:
-    page = keys[query.offset : query.offset + query.limit]
-    after = query.offset + len(page)
-    return KeyTable(
-        bucket="",
-        columns=["KEY"],
-        rows=[TableRow(key, None, [key], *states[key]) for key in page],
-        offset=query.offset,
-        next=after if after < len(keys) else None,
-        total=len(keys),
-        note=IN_CLUSTER,
-    )
-
-
-async def _without_secrets(messages: Sequence[Message]) -> tuple[list[Message], bool]:
-    """Return the messages with masked values, and whether some lack theirs.
-
-    These are the messages after `BYTES_MAX` bytes.
-    """
-    shown, slices, bytes_left = list[Message](), Slices(), BYTES_MAX
-    for message in messages:
-        bytes_left -= len(message.value)
-        if bytes_left >= 0:
-            shown.append(masked_message(message))
-        else:
-            shown.append(msgspec.structs.replace(message, value=NO_VALUE))
-        if slices.is_over():
-            await slices.pause()
-    return shown, bytes_left < 0

@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from natsctl.console.answers import Answer
+from natsctl.core.task_group import for_each
 from natsctl.daemon.client import Daemons
-from natsctl.daemon.messages import ControllerStatus
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket
@@ -38,10 +39,8 @@ _VARYING = re.compile(
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of a controller that are in trouble for the same reason.
 
-    Attributes:
-        message: the reason, without what varies between keys.
-        keys: the first of the keys.
-        since: the time of the oldest of the failures (RFC 3339); empty if it isn't known.
+    `message` is the reason, without what varies between the keys, of which some are named. `since`
+    is the time of the oldest failure (RFC 3339); empty if it isn't known.
     """
 
     controller: str
@@ -92,7 +91,7 @@ class Overview:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._connection = fleet.connection
-        self._absent: list[ControllerStatus] = []
+        self._absent: list[ControllerStatuses] = []  # that no daemon runs
         self._absent_at = -ABSENT_S
         self._running: Collection[str] = ()
         self._reading: asyncio.Task[Sequence[ControllerStatuses]] | None = None
@@ -122,7 +121,7 @@ class Overview:
 
         Raises `NatsctlError` without a connection: what is unknown mustn't look empty.
         """
-        state = self._connection.state()
+        state, now = self._connection.state(), asyncio.get_running_loop().time()
         if not state.connected:
             raise NatsctlError(f"no connection to NATS: {state.last_error or state.server}")
         try:
@@ -130,18 +129,13 @@ class Overview:
         except NoDaemonError:
             daemons = Daemons(self._connection, ())
         names = daemons.controllers
-        absent = await self._absent_ones(names)
-        present = await asyncio.gather(*(reports_of(daemons, name) for name in names))
-        return [*(combined(status.controller, [status]) for status in absent), *present]
-
-    async def _absent_ones(self, running: Collection[str]) -> list[ControllerStatus]:
-        """Return the status of each controller that no daemon runs, at most `ABSENT_S` old."""
-        now = asyncio.get_running_loop().time()
-        if now - self._absent_at >= ABSENT_S or self._running != running:
+        if now - self._absent_at >= ABSENT_S or self._running != names:
             with suppress(PermissionDeniedError):  # then only the daemons are known
-                self._absent = await absent_statuses(self._connection, running)
-            self._absent_at, self._running = now, running
-        return self._absent
+                absent = await absent_statuses(self._connection, names)
+                self._absent = [combined(status.controller, [status]) for status in absent]
+            self._absent_at, self._running = now, names
+        present = await asyncio.gather(*(reports_of(daemons, name) for name in names))
+        return [*self._absent, *present]
 
     async def home(self) -> Home:
         reports = await self.reports()
@@ -166,28 +160,26 @@ class Overview:
             for report in await self.reports():
                 for source in report.row.sources:
                     controllers.setdefault(source.bucket, []).append(report.row.name)
-        names = await bucket_names(self._connection)
-        limit = asyncio.Semaphore(READS)
+        names, rows = await bucket_names(self._connection), dict[str, BucketRow]()
 
-        async def read(name: str) -> BucketRow:
-            async with limit:
-                return await self._bucket(name, controllers.get(name, []))
+        async def read(name: str) -> None:
+            row = BucketRow(name=name, controllers=controllers.get(name, []))
+            try:
+                info = await Bucket(self._connection, name).info()
+            except (NatsctlError, TimeoutError) as error:
+                rows[name] = replace(row, error=problem_of(error))
+            else:
+                rows[name] = replace(
+                    row,
+                    values=info["state"].get("num_subjects", 0),
+                    bytes=info["state"]["bytes"],
+                    history=info["config"].get("max_msgs_per_subject"),
+                )
 
-        rows = await asyncio.gather(*map(read, names[:BUCKETS_MAX]))
-        return Buckets(buckets=rows, more=len(names[BUCKETS_MAX:]))
-
-    async def _bucket(self, name: str, controllers: list[str]) -> BucketRow:
-        try:
-            info = await Bucket(self._connection, name).info()
-        except (NatsctlError, TimeoutError) as error:
-            return BucketRow(name=name, controllers=controllers, error=problem_of(error))
-        return BucketRow(
-            name=name,
-            values=info["state"].get("num_subjects", 0),
-            bytes=info["state"]["bytes"],
-            history=info["config"].get("max_msgs_per_subject"),
-            controllers=controllers,
-        )
+        shown = names[:BUCKETS_MAX]
+        await for_each(shown, read, workers=READS)
+        more = len(names) - len(shown)
+        return Buckets(buckets=[rows[name] for name in shown], more=more)
 
     async def close(self) -> None:
         if self._reading is not None:

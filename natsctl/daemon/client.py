@@ -1,8 +1,8 @@
 """Sends requests to the daemons that run controllers, over NATS."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -26,12 +26,12 @@ from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.service import LIMIT_S, EndpointInfo, Info
-from natsctl.jetstream.service_client import NoServiceError, ask, ask_all, services
+from natsctl.jetstream.service_client import NoServiceError, ask_all, services
 from natsctl.model.plans import Kept, Orphan, Removed
 
 T = TypeVar("T")
 
-GRACE_S = 2.0  # beyond the time limit of a daemon's handler
+ACT_S = LIMIT_S + 2.0  # beyond the time limit of a daemon's handler
 APPLIED_MAX = 200  # orphans in one request
 FIND_S = 2.0  # for the answers of all daemons
 NO_DAEMON = "no daemon answers: start one with `natsctl run`"
@@ -86,18 +86,16 @@ class Daemons:
 
     @property
     def collecting(self) -> list[str]:
-        return [name for name in self.controllers if self._offered(Verb.GC_PLAN, name)]
+        return [name for name in self.controllers if self.offers(Verb.GC_PLAN, name)]
 
     def offers(self, verb: Verb, controller: str) -> bool:
         return bool(self._offered(verb, controller))
 
     def running(self, controller: str) -> dict[str, str]:
         """Return the daemons that run the controller: `HOST:PID` by the id of the daemon."""
-        subject = Verb.STATUS.subject(controller)
         return {
             info.id: f"{info.metadata.get('host', '?')}:{info.metadata.get('pid', '?')}"
-            for info in self._infos
-            if any(endpoint.subject == subject for endpoint in info.endpoints)
+            for info, _ in self._offered(Verb.STATUS, controller)
         }
 
     async def sources(self, controllers: Sequence[str]) -> dict[str, list[PrimarySource]]:
@@ -122,27 +120,23 @@ class Daemons:
         """
         requests = (self.explain(name, key) for name in among)
         answers = await asyncio.gather(*requests, return_exceptions=True)
-        lists = [answer for answer in answers if isinstance(answer, list)]
-        explanations = [explanation for explained in lists for explanation in explained]
-        names = {explanation.controller for explanation in explanations if explanation.present}
-        names = names or {
-            explanation.controller for explanation in explanations if explanation.past
-        }
+        explained = [one for answer in answers if isinstance(answer, list) for one in answer]
+        names = {one.controller for one in explained if one.present}
+        names = names or {one.controller for one in explained if one.past}
         for failure in answers:
             if not names and isinstance(failure, BaseException):
                 raise failure
         return sorted(names)
 
     async def status(self, controller: str) -> list[ControllerStatus]:
-        """Return the status of the controller in each daemon, in the order of daemons."""
         statuses = await self._ask_all(Verb.STATUS, controller, b"", ControllerStatus)
         return sorted(statuses, key=lambda status: str(status.daemon))
 
     async def explain(self, controller: str, key: str) -> list[KeyExplanation]:
-        """Return the explanation of the key by each daemon, in the order of daemons.
+        """Return the explanation of the key by each daemon.
 
-        If the controller is sharded, returns the explanation by the daemon that the key is assigned
-        to, or all of them while the key is assigned to no daemon.
+        If the controller is sharded, it's that by the daemon that the key is assigned to, or all of
+        them while the key is assigned to no daemon.
         """
         answers = await self._ask_all(Verb.EXPLAIN, controller, key.encode(), KeyExplanation)
         answers = [answer for answer in answers if answer.here] or answers
@@ -158,26 +152,20 @@ class Daemons:
         return (await self._ask_all(Verb.MANIFEST, controller, request, Manifest))[0]
 
     async def plan_keys(self, controller: str, keys: Sequence[str]) -> KeyPlans:
-        """Return what the controller would do for these keys, as one of the daemons plans it.
-
-        Raises the daemon's `UsageError` for a controller that it can't plan.
-        """
-        return await self._ask_one(Verb.PLAN, controller, " ".join(keys).encode(), KeyPlans)
+        """Return what the controller would do for these keys, as one of the daemons plans it."""
+        return (await self._ask_all(Verb.PLAN, controller, " ".join(keys).encode(), KeyPlans))[0]
 
     async def resync(self, controller: str, keys: Sequence[str]) -> list[Queuing]:
-        """Enqueue these keys, or all primaries if there are none, in each daemon that leads.
-
-        Returns the daemons' answers, without waiting for the syncs.
-        """
+        """Enqueue these keys, or all primaries if there are none, in each daemon that leads."""
         return await self._ask_all(Verb.RESYNC, controller, " ".join(keys).encode(), Queuing)
 
     async def record(self, controller: str, keys: Sequence[str], *, stop: bool) -> list[Recorded]:
-        """Record every sync of these keys in each daemon, or only failed syncs again.
+        """Record every sync of these keys in each daemon, or, with *stop*, only failed ones again.
 
-        With *stop* and no keys, the daemons stop to record any key. Returns their answers.
+        With *stop* and no keys, no key is recorded any more.
         """
         self._check_records(Verb.RECORD, controller)
-        words = [STOP, *keys] if stop else list(keys)
+        words = [STOP, *keys] if stop else keys
         return await self._ask_all(Verb.RECORD, controller, " ".join(words).encode(), Recorded)
 
     async def recording(self, controller: str, key: str, *, masked: bool = True) -> bytes:
@@ -192,10 +180,9 @@ class Daemons:
         texts = [first.text]
         for part in range(1, first.parts):
             request = f"{key} {part}".encode()
-            answers = await self._ask_all(verb, controller, request, RecordingPart)
             texts += [
                 answer.text
-                for answer in answers
+                for answer in await self._ask_all(verb, controller, request, RecordingPart)
                 if (answer.daemon, answer.started) == (first.daemon, first.started)
             ]
         if len(texts) != first.parts:
@@ -211,7 +198,7 @@ class Daemons:
 
     async def plan(self, controller: str) -> ControllerPlan:
         """Return the plan of garbage collection, which is checked at the leader of the bucket."""
-        return await self._ask_one(Verb.GC_PLAN, controller, b"", ControllerPlan)
+        return (await self._ask_all(Verb.GC_PLAN, controller, b"", ControllerPlan))[0]
 
     async def apply(self, plan: ControllerPlan) -> Removed:
         """Delete the orphans of the plan, and return those that were deleted and those kept.
@@ -227,7 +214,7 @@ class Daemons:
             for result in await self._ask_all(Verb.GC_APPLY, plan.controller, payload, Removed):
                 removed += result.orphans
                 kept += result.kept
-        reported = {*removed, *(kept_object.orphan for kept_object in kept)}
+        reported = {*removed, *(one.orphan for one in kept)}
         kept += [Kept(orphan, UNANSWERED) for orphan in plan.orphans if orphan not in reported]
         return Removed(tuple(removed), tuple(kept))
 
@@ -239,62 +226,44 @@ class Daemons:
         payload = msgspec.json.encode(msgspec.structs.replace(plan, orphans=()))
         return (await self._ask_all(Verb.GC_ACCEPT, plan.controller, payload, ControllerPlan))[0]
 
-    async def _ask_one(self, verb: Verb, controller: str, payload: bytes, kind: type[T]) -> T:
-        self._instances(verb, controller)
-        subject = verb.subject(controller)
-        asking = ask(self._connection, subject, payload, timeout_s=LIMIT_S + GRACE_S)
-        return _decoded(await _offered_still(verb, controller, asking), kind)
-
     async def _ask_all(self, verb: Verb, controller: str, payload: bytes, kind: type[T]) -> list[T]:
         """Return the successful answers; raises the first error if there are none."""
-        asking = ask_all(
-            self._connection,
-            verb.subject(controller),
-            payload,
-            expected=self._instances(verb, controller),
-            timeout_s=LIMIT_S + GRACE_S if verb.acts else FIND_S,
-        )
-        answers = await _offered_still(verb, controller, asking)
+        try:
+            answers = await ask_all(
+                self._connection,
+                verb.subject(controller),
+                payload,
+                expected=self._instances(verb, controller),
+                timeout_s=ACT_S if verb.acts or verb is Verb.PLAN else FIND_S,
+            )
+        except NoServiceError as error:
+            raise _not_offered(verb, controller) from error
         results = [answer for answer in answers if answer.error is None] or answers[:1]
-        return [_decoded(answer.result(), kind) for answer in results]
+        try:
+            return [msgspec.json.decode(answer.result(), type=kind) for answer in results]
+        except DECODE_ERRORS as error:
+            raise NatsctlError(
+                f"cannot decode a daemon's answer; the daemon may have another version: {error}"
+            ) from error
 
     def _instances(self, verb: Verb, controller: str) -> int:
         """Return the number of answers to expect: one per queue group, and one per daemon else.
 
         Raises `NoDaemonError` or `UsageError` if no daemon offers the verb.
         """
-        offered = self._offered(verb, controller)
-        groups = (endpoint.queue_group for endpoint in offered)
-        count = len({group or number for number, group in enumerate(groups)})
-        if count:
-            return count
-        if verb.collects and self._offered(Verb.RESYNC, controller):
+        offered = enumerate(self._offered(verb, controller))
+        count = len({endpoint.queue_group or number for number, (_, endpoint) in offered})
+        if not count and verb.collects and self.offers(Verb.RESYNC, controller):
             raise UsageError(f"controller {controller} makes no secondaries: it has no garbage")
-        raise _not_offered(verb, controller)
+        if not count:
+            raise _not_offered(verb, controller)
+        return count
 
-    def _offered(self, verb: Verb, controller: str) -> list[EndpointInfo]:
-        subject = verb.subject(controller)
-        endpoints = (endpoint for info in self._infos for endpoint in info.endpoints)
-        return [endpoint for endpoint in endpoints if endpoint.subject == subject]
-
-
-async def _offered_still(verb: Verb, controller: str, asking: Coroutine[Any, Any, T]) -> T:
-    """Return the answer; raises `NoDaemonError` if the daemon that offered the verb stopped."""
-    try:
-        return await asking
-    except NoServiceError as error:
-        raise _not_offered(verb, controller) from error
+    def _offered(self, verb: Verb, controller: str) -> list[tuple[Info, EndpointInfo]]:
+        endpoints = ((info, endpoint) for info in self._infos for endpoint in info.endpoints)
+        return [pair for pair in endpoints if pair[1].subject == verb.subject(controller)]
 
 
 def _not_offered(verb: Verb, controller: str) -> NoDaemonError:
     action = "leads it now" if verb.acts else f"answers {verb} requests about it"
     return NoDaemonError(f"controller {controller} runs, but no daemon {action}")
-
-
-def _decoded(answer: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(answer, type=kind)
-    except DECODE_ERRORS as error:
-        raise NatsctlError(
-            f"cannot decode a daemon's answer; the daemon may have another version: {error}"
-        ) from error

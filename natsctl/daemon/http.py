@@ -1,19 +1,14 @@
 """Serves `/livez`, `/readyz` and `/metrics` from threads, so they answer while a handler blocks.
 
-Probes and Prometheus send few, short requests. So a connection serves one request, the number of
-connections is bounded, and every connection has a deadline. `probe` is the client of
-`natsctl health`: a few lines on a socket.
+`probe` is the client of `natsctl health`: a few lines on a socket.
 """
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,9 +19,10 @@ from natsctl.core.hosted import Hosted
 from natsctl.core.status import lags
 from natsctl.daemon.metrics import Family, Scrape, exposition, families
 from natsctl.daemon.operator import Runnable
-from natsctl.daemon.settings.address import Address, reason_of
+from natsctl.daemon.server import LOOK_S, TEXT, Request, Server
+from natsctl.daemon.settings.address import Address
 from natsctl.daemon.watchdog import Watchdog
-from natsctl.errors import NoDaemonError, UsageError
+from natsctl.errors import NoDaemonError
 from natsctl.jetstream.connection import Connection
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
@@ -34,7 +30,19 @@ from natsctl.telemetry.logger import get_logger
 if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import Kube
 
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
 DEAD_S = 60.0  # a process whose event loop is blocked for longer isn't live
+CONNECTIONS_MAX = 64
+CONNECTION_S = 10.0  # the deadline of a connection
+PATIENCE_S = 1.0  # a younger connection doesn't make room for another one
+ANSWER_S = 5.0  # how long the event loop may take for an answer
+PAUSE_FACTOR = 9.0  # the pause after a page of metrics, relative to the time it took
+PAUSE_MAX_S = 0.25
+PROBE_S = 5.0  # the deadline of a probe
+ANSWER_MAX = 1_048_576  # bytes of a response that are read
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -74,10 +82,7 @@ class CheckVerdict(msgspec.Struct, frozen=True):
 
 
 class Vitals:
-    """Reports for a process, also before it's connected and while it stops.
-
-    `watchdog` watches the event loop of the process.
-    """
+    """Reports for a process, also before it's connected and while it stops."""
 
     def __init__(self) -> None:
         self.watchdog = Watchdog()
@@ -180,28 +185,8 @@ class Vitals:
             requests={} if cluster is None else cluster.requests(),
             times={} if cluster is None else cluster.times(),
             stalls=self.watchdog.stalls,
-            version=version("natsctl"),
         )
         return families(scrape)
-
-    def metrics_without_loop(self) -> list[Family]:
-        """Return what any thread knows: the stalls. What isn't known is left out."""
-        return families(Scrape(stalls=self.watchdog.stalls, version=version("natsctl")))
-
-
-T = TypeVar("T")
-
-log = get_logger(__name__)
-
-CONNECTIONS_MAX = 64
-CONNECTION_S = 10.0  # the deadline of a connection
-PATIENCE_S = 1.0  # a younger connection doesn't make room for another one
-ANSWER_S = 5.0  # how long the event loop may take for an answer
-LOOK_S = 0.1  # the interval at which a stall or a late connection is noticed
-PAUSE_FACTOR = 9.0  # the pause after a page of metrics, relative to the time it took
-PAUSE_MAX_S = 0.25
-TEXT = "text/plain; charset=utf-8"
-PATHS = "/livez, /readyz (both with ?verbose) and /metrics"
 
 
 @contextmanager
@@ -214,29 +199,19 @@ def serving(
 ) -> Iterator[Address]:
     """Serve the three endpoints while the context lasts; yields the address with the port in use.
 
-    Call it in the event loop that the answers are about. A connection ends after *connection_s*
-    seconds at the latest. If there are `CONNECTIONS_MAX` connections, a new one replaces the oldest
-    one, or is closed if none is older than *patience_s* seconds.
-
-    Raises `UsageError` if the process can't listen on the address.
+    Call it in the event loop that the answers are about. Raises as `Server` does.
     """
-    loop = asyncio.get_running_loop()
-    try:
-        server = _Server(address, _Answers(vitals, loop), connection_s, patience_s)
-    except (OSError, UnicodeError) as error:
-        reason = reason_of(error)
-        raise UsageError(f"cannot listen on {address}: {reason}; choose another address") from error
-    thread = threading.Thread(target=server.serve_forever, args=(LOOK_S,), daemon=True)
-    thread.name = "probes"
-    thread.start()
-    bound = Address(address.host, server.server_address[1])
-    log.info("serving /livez, /readyz and /metrics", address=bound)
-    try:
-        yield bound
-    finally:
-        server.shutdown()
-        server.server_close()
-        server.cut(older_s=0.0)
+    server = Server(
+        address,
+        _Answers(vitals, asyncio.get_running_loop()).answer,
+        {"Cache-Control": "no-store"},
+        connections_max=CONNECTIONS_MAX,
+        connection_s=connection_s,
+        patience_s=patience_s,
+    )
+    with server.serving():
+        log.info("serving /livez, /readyz and /metrics", address=server.address)
+        yield server.address
 
 
 class _Answers:
@@ -249,32 +224,44 @@ class _Answers:
         self._begun = self._pause_until = 0.0  # of the newest pages of metrics
         self._pages: dict[str, tuple[bytes, str]] = {}  # by Accept header
 
-    def verdict(self, endpoint: str) -> CheckVerdict:
-        if endpoint == "livez":
-            return self._vitals.live()
+    def answer(self, request: Request) -> None:
+        url = urlsplit(request.path)
+        if request.command not in {"GET", "HEAD"}:
+            request.refuse_method("GET", "HEAD")
+        elif url.path == "/metrics":
+            request.send(HTTPStatus.OK, *self._metrics(request.headers.get("Accept", "")))
+        elif url.path in {"/livez", "/readyz"}:
+            verdict = self._vitals.live() if url.path == "/livez" else self._ready()
+            status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
+            request.send(status, verdict.text(verbose="verbose" in url.query), TEXT)
+        else:
+            paths = "/livez, /readyz (both with ?verbose) and /metrics"
+            request.send(HTTPStatus.NOT_FOUND, f"not found; this server has {paths}\n")
 
+    def _ready(self) -> CheckVerdict:
         async def ready() -> CheckVerdict:
             return self._vitals.ready()
 
-        answer = self._of_loop(ready)
-        if answer is not None:
-            return answer
+        if (verdict := self._of_loop(ready)) is not None:
+            return verdict
         blocked = str(self._vitals.watchdog.stall or f"no answer in {ANSWER_S:g} s")
-        return CheckVerdict(endpoint, (Check("event-loop", blocked),))
+        return CheckVerdict("readyz", (Check("event-loop", blocked),))
 
-    def metrics(self, accept: str) -> tuple[bytes, str]:
+    def _metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, which depends on *accept*.
 
         One page is made at a time, with a pause after each, so that scrapes don't slow down syncs.
-        A page shows the state after its request arrived; requests that wait share a page.
+        A page shows the state after its request arrived; requests that wait share a page. While the
+        loop is blocked, it has what any thread knows: the stalls.
         """
         arrived = time.monotonic()
         with self._making:
             if self._begun < arrived:
                 time.sleep(max(0.0, self._pause_until - arrived))
                 self._pages, self._begun = {}, time.monotonic()
-                self._families = (
-                    self._of_loop(self._vitals.metrics) or self._vitals.metrics_without_loop()
+                stalls = self._vitals.watchdog.stalls
+                self._families = self._of_loop(self._vitals.metrics) or families(
+                    Scrape(stalls=stalls)
                 )
             if accept not in self._pages:
                 self._pages[accept] = exposition(self._families, accept)
@@ -291,127 +278,6 @@ class _Answers:
                 return future.result(LOOK_S)
         future.cancel()
         return None
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def __init__(
-        self, address: Address, answers: _Answers, connection_s: float, patience_s: float
-    ) -> None:
-        self.answers = answers
-        self._connection_s = connection_s
-        self._patience_s = patience_s
-        self._lock = threading.Lock()
-        self._open: dict[Any, float] = {}  # the time of each connection, the oldest first
-        self.address_family, bound = _bindable(address)
-        super().__init__(bound, _Request)
-
-    def server_bind(self) -> None:
-        if self.server_address[0] == "::":
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # a connection of the process before may still wait for its last packets
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._open) >= CONNECTIONS_MAX and not self.cut(older_s=self._patience_s, count=1):
-            super().shutdown_request(request)
-            return
-        with self._lock:
-            self._open[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        self.cut(older_s=self._connection_s)
-
-    def cut(self, *, older_s: float, count: int | None = None) -> int:
-        """End the connections that are older, the oldest *count* of them; returns how many."""
-        now = time.monotonic()
-        with self._lock:
-            old = [request for request, begun in self._open.items() if now - begun >= older_s]
-            for request in old[:count]:
-                del self._open[request]
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
-        return len(old[:count])
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that disconnects or sends nonsense isn't the operator's task."""
-
-
-class _Request(BaseHTTPRequestHandler):
-    timeout = CONNECTION_S
-    default_request_version = "HTTP/1.0"
-    server: _Server
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        try:
-            match url.path:
-                case "/livez" | "/readyz":
-                    verdict = self.server.answers.verdict(url.path[1:])
-                    status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
-                    self._send(status, verdict.text(verbose="verbose" in url.query))
-                case "/metrics":
-                    accept = self.headers.get("Accept", "")
-                    page, content_type = self.server.answers.metrics(accept)
-                    self._send(HTTPStatus.OK, page, content_type)
-                case _:
-                    self._send(HTTPStatus.NOT_FOUND, f"not found; this server has {PATHS}\n")
-        except OSError:
-            raise
-        except Exception:
-            log.exception("cannot answer request", path=url.path)
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error\n")
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def do_POST(self) -> None:
-        self._send(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed\n")
-
-    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815
-
-    def version_string(self) -> str:
-        return "natsctl"
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing."""
-
-    def _send(self, status: HTTPStatus, body: str | bytes, content_type: str = TEXT) -> None:
-        content = body.encode() if isinstance(body, str) else body
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET, HEAD")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-
-def _bindable(address: Address) -> tuple[socket.AddressFamily, Any]:
-    """Return the family and the place of an address; IPv4 if a name has several."""
-    if not address.host:
-        both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
-        return family, ("::" if both else "0.0.0.0", address.port)  # noqa: S104 - as asked for
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    found.sort(key=lambda place: place[0] != socket.AF_INET)
-    return found[0][0], found[0][4]
-
-
-PROBE_S = 5.0  # the deadline of a probe
-ANSWER_MAX = 1_048_576  # bytes of a response that are read
 
 
 class ProbeResponse(msgspec.Struct, frozen=True):

@@ -36,14 +36,10 @@ _ROLES: dict[type, Role] = {Primary: "primary", Tertiary: "tertiary"}
 
 
 class UsedKind(msgspec.Struct, frozen=True):
-    """A kind that a controller uses.
+    """A kind that a controller uses, in a slot or, with an empty name, without one.
 
-    Attributes:
-        kind: the kind.
-        role: the role of its objects; a watcher's are tertiary.
-        written: whether the controller writes the objects, at least their finalizers.
-        slot: the name of the slot; empty for a kind that isn't declared as a slot.
-        recreated: whether objects are created again to change immutable fields.
+    The objects of a watcher are tertiary. Those that get a finalizer are `written`. `recreated`
+    ones are created again to change immutable fields.
     """
 
     kind: Kind[Any]
@@ -72,11 +68,7 @@ def kinds_of(controller: Controller | Runnable) -> Iterator[UsedKind]:
 
 
 class Used(msgspec.Struct, frozen=True):
-    """The use of a kind in a bucket by a controller.
-
-    `written` is whether the controller writes objects of the kind, `watched` whether it watches
-    them; otherwise it reads single keys.
-    """
+    """The use of a kind in a bucket by a controller; without a watch, it reads single keys."""
 
     kind: KvKind[Any]
     written: bool
@@ -115,8 +107,7 @@ async def cluster_for(
     Raises `UsageError`, with the name of a kind, if a cluster is needed and *options* is None, and
     the errors of `connect_kube`.
     """
-    uses = (use for controller in controllers for use in _uses_of_cluster(controller))
-    needed = next(uses, None)
+    needed = next((use for one in controllers for use in _uses_of_cluster(one)), None)
     if needed is None:
         yield None
         return

@@ -5,7 +5,6 @@ import importlib.util
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
@@ -20,9 +19,6 @@ from natsctl.telemetry.exceptions import explained_error
 
 R = TypeVar("R", bound=Controller | Guest)
 
-Loadable = Callable[[object], bool]
-"""Returns whether an object of a module is a class that can be loaded."""
-
 _OPTIONAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -33,14 +29,10 @@ def load(path: str) -> type[Controller]:
     imported, and if it has no such controller. The message names the wrong part of the path and a
     similar name; for an import that fails it has the module's own traceback.
     """
-    if path.startswith(SCHEME):
-        return hook_class(path)
-    module, loaded = _loaded(path, _is_controller)
-    if not _is_controller(loaded):
-        raise UsageError(
-            f"{path} is not a subclass of natsctl.Controller but {_described(loaded, module)}"
-        )
-    return _checked(loaded, path)
+    loaded = _loaded(path, guests=False)
+    if _is_controller(loaded):
+        return loaded
+    raise UsageError(f"{path} is not a subclass of natsctl.Controller")
 
 
 def load_runnable(path: str) -> type[Controller] | type[Guest]:
@@ -48,17 +40,75 @@ def load_runnable(path: str) -> type[Controller] | type[Guest]:
 
     The other class has the members of `Guest`. Raises the errors of `load`.
     """
+    return _loaded(path, guests=True)
+
+
+def _loaded(path: str, *, guests: bool) -> type[Controller] | type[Guest]:
     if path.startswith(SCHEME):
         return hook_class(path)
-    module, loaded = _loaded(path, _is_runnable)
+    module_name, colon, name = path.partition(":")
+    if "/" in module_name or module_name.endswith(".py"):
+        parts = Path(os.path.relpath(module_name)).with_suffix("").parts
+        module_name = "package.module" if ".." in parts else ".".join(parts)
+        raise UsageError(f"controller {path!r}: write {module_name}:{name or 'Name'}")
+    if not (colon and module_name and name):
+        dotted, _, last = path.replace(":", "").rpartition(".")
+        example = f", for example {dotted}:{last}" if dotted and last else ""
+        raise UsageError(f"controller {path!r}: write package.module:Name{example}")
+    module = _module(module_name)
+    controllers = [  # those that the module doesn't import from natsctl
+        other
+        for other, value in vars(module).items()
+        if (_is_controller(value) or (guests and _is_guest(value)))
+        and getattr(value, "__module__", "").partition(".")[0] != "natsctl"
+    ]
+    if name not in vars(module) and not hasattr(module, name):
+        others = [attribute for attribute in vars(module) if not attribute.startswith("_")]
+        there = f": its controllers are {', '.join(controllers)}" if controllers else ""
+        advice = f"{there}{did_you_mean(name, controllers or others)}"
+        raise UsageError(f"{module_name} has no {name!r}{advice}")
+    loaded: object = getattr(module, name)
     if _is_controller(loaded):
-        return _checked(loaded, path)
-    if not _is_guest(loaded):
-        raise UsageError(
-            f"{path} is not a subclass of natsctl.Controller, and does not have use, run and stop: "
-            f"it is {_described(loaded, module, _is_runnable)}"
-        )
-    return loaded
+        if loaded.sync_handler is Controller.sync_handler:
+            raise UsageError(
+                f"{path} has no sync_handler: write `async def sync_handler(self, key)`"
+            )
+        only_primary(loaded)
+        return loaded
+    if guests and _is_guest(loaded):
+        return loaded
+    described = "another class" if isinstance(loaded, type) else f"a {type(loaded).__name__}"
+    there = f"; the controllers there are {', '.join(controllers)}" if controllers else ""
+    lacks = ", and does not have use, run and stop: it is" if guests else " but"
+    raise UsageError(f"{path} is not a subclass of natsctl.Controller{lacks} {described}{there}")
+
+
+def _module(name: str) -> ModuleType:
+    """Import a module; an error has the part of the traceback that is in the user's own modules."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            raise UsageError(f"{name} cannot be imported: {explained_error(error)}") from error
+    parent, _, last = missing.rpartition(".")
+    folders = list(getattr(importlib.import_module(parent), "__path__", ())) if parent else None
+    if folders == []:
+        raise UsageError(f"there is no module {name}: {parent} is a module, not a package")
+    names = [module.name for module in pkgutil.iter_modules(folders)]
+    reason = "it is neither in the current directory nor installed"
+    if parent:
+        reason = f"{parent} exists and has {', '.join(names) or 'no modules'}"
+    raise UsageError(f"there is no module {name}: {reason}{did_you_mean(last, names)}")
+
+
+def _is_controller(value: object) -> TypeGuard[type[Controller]]:
+    return isinstance(value, type) and issubclass(value, Controller)
+
+
+def _is_guest(value: object) -> TypeGuard[type[Guest]]:
+    methods = (getattr(value, name, None) for name in ("use", "run", "stop"))
+    return isinstance(value, type) and all(map(callable, methods))
 
 
 def make(controller_class: type[R], path: str) -> R:
@@ -86,82 +136,3 @@ def make(controller_class: type[R], path: str) -> R:
     if isinstance(controller, Controller):
         check_controller(controller)
     return controller
-
-
-def _module(name: str) -> ModuleType:
-    """Import a module; an error has the part of the traceback that is in the user's own modules."""
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is None or not f"{name}.".startswith(f"{missing}."):
-            raise UsageError(f"{name} cannot be imported: {explained_error(error)}") from error
-    parent, _, last = missing.rpartition(".")
-    if not parent:
-        names = [module.name for module in pkgutil.iter_modules()]
-        reason = "it is neither in the current directory nor installed"
-    elif not (folders := list(getattr(importlib.import_module(parent), "__path__", ()))):
-        raise UsageError(f"there is no module {name}: {parent} is a module, not a package")
-    else:
-        names = [module.name for module in pkgutil.iter_modules(folders)]
-        reason = f"{parent} exists and has {', '.join(names) or 'no modules'}"
-    raise UsageError(f"there is no module {name}: {reason}{did_you_mean(last, names)}")
-
-
-def _loaded(path: str, loadable: Loadable) -> tuple[ModuleType, object]:
-    """Return the module and the object at *path*; an error lists the loadable objects."""
-    module_name, colon, name = path.partition(":")
-    if "/" in module_name or module_name.endswith(".py"):
-        parts = Path(os.path.relpath(module_name)).with_suffix("").parts
-        module_name = "package.module" if ".." in parts else ".".join(parts)
-        form = f"{module_name}:{name or 'Name'}"
-        raise UsageError(f"controller {path!r}: write {form}")
-    if not (colon and module_name and name):
-        dotted, _, last = path.replace(":", "").rpartition(".")
-        example = f", for example {dotted}:{last}" if dotted and last else ""
-        raise UsageError(f"controller {path!r}: write package.module:Name{example}")
-    module = _module(module_name)
-    try:
-        return module, getattr(module, name)
-    except AttributeError:
-        controllers = _names(module, loadable)
-        others = [attribute for attribute in vars(module) if not attribute.startswith("_")]
-        there = f": its controllers are {', '.join(controllers)}" if controllers else ""
-        advice = f"{there}{did_you_mean(name, controllers or others)}"
-        raise UsageError(f"{module_name} has no {name!r}{advice}") from None
-
-
-def _described(value: object, module: ModuleType, loadable: Loadable | None = None) -> str:
-    """Describe an object that isn't a controller, and list the module's controllers."""
-    described = "another class" if isinstance(value, type) else f"a {type(value).__name__}"
-    names = _names(module, loadable or _is_controller)
-    return f"{described}; the controllers there are {', '.join(names)}" if names else described
-
-
-def _checked(controller: type[Controller], path: str) -> type[Controller]:
-    if controller.sync_handler is Controller.sync_handler:
-        raise UsageError(f"{path} has no sync_handler: write `async def sync_handler(self, key)`")
-    only_primary(controller)
-    return controller
-
-
-def _is_controller(value: object) -> TypeGuard[type[Controller]]:
-    return isinstance(value, type) and issubclass(value, Controller)
-
-
-def _is_guest(value: object) -> TypeGuard[type[Guest]]:
-    methods = (getattr(value, name, None) for name in ("use", "run", "stop"))
-    return isinstance(value, type) and all(map(callable, methods))
-
-
-def _is_runnable(value: object) -> bool:
-    return _is_controller(value) or _is_guest(value)
-
-
-def _names(module: ModuleType, loadable: Loadable) -> list[str]:
-    """Return the names of the loadable objects that the module doesn't import from natsctl."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if loadable(value) and getattr(value, "__module__", "").partition(".")[0] != "natsctl"
-    ]

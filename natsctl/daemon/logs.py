@@ -10,6 +10,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import nullcontext
 from contextvars import Context, copy_context
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -61,14 +62,14 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
         now = self._now()
         fold = self._folds.get(kind)
         if fold is None or now >= fold.until:
-            held_back = 0 if fold is None else fold.count
             self._begin_fold(kind, now)
-            self._write(record, held_back + 1)
+            self._write(record, 1 if fold is None else fold.count + 1)
             return
         fold.count += 1
         fold.newest = record, copy_context()
-        if fold.count == 1:
-            self._end_at(fold.until, kind)
+        if fold.count == 1 and self._loop is not None and not self._loop.is_closed():
+            # without a loop, the next line of the same kind or `close` ends the interval
+            self._loop.call_soon_threadsafe(self._loop.call_at, fold.until, self._end, kind)
 
     def close(self) -> None:
         if not self.stream.closed:
@@ -84,14 +85,11 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
 
     def _end(self, kind: Hashable) -> None:
         """Write the newest line of a kind, and hold back the next lines for another interval."""
-        self.acquire()
-        try:
+        with self.lock or nullcontext():
             fold = self._folds.get(kind)
             if fold is not None and fold.count and self._now() >= fold.until:
                 self._begin_fold(kind, self._now())
                 self._write_newest(fold)
-        finally:
-            self.release()
 
     def _write_newest(self, fold: _Fold) -> None:
         if fold.newest is not None:
@@ -120,15 +118,6 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
             self._loop = loop
         return loop.time()
 
-    def _end_at(self, when: float, kind: Hashable) -> None:
-        """Schedule the end of the interval on the loop.
-
-        Without a loop, the next line of the same kind or `close` ends the interval.
-        """
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(loop.call_at, when, self._end, kind)
-
 
 def _line_kind(record: logging.LogRecord) -> Hashable:
     """Return a value that is equal for lines of the same kind; None if the line isn't folded."""
@@ -136,18 +125,11 @@ def _line_kind(record: logging.LogRecord) -> Hashable:
         return None
     fields = {**log_context(), **record.msg.fields}
     subjects = tuple(str(fields.get(name, ""))[:SUBJECT_MAX] for name in SUBJECTS)
-    return record.name, record.levelno, record.msg.event, subjects, _raised_at(record)
-
-
-def _raised_at(record: logging.LogRecord) -> Hashable:
-    """Return the type of the error whose traceback is logged, and the line that raised it."""
-    if not record.exc_info or record.exc_info[1] is None:
-        return None
-    error, trace = record.exc_info[1], record.exc_info[2]
+    kind, _, trace = record.exc_info or (None, None, None)
     while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
+        trace = trace.tb_next  # the line that raised the error
     place = None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-    return type(error), place
+    return record.name, record.levelno, record.msg.event, subjects, kind, place
 
 
 _COLOURS = {"warning": "33", "error": "31", "critical": "31"}
@@ -185,7 +167,8 @@ class _LineFormatter(logging.Formatter):
         super().__init__()
         self._render = _json if style == "json" else self._text
         self._hide = hide
-        self._colour = _terminal_has_colour()
+        allowed = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self._colour = allowed and sys.stderr.isatty()
 
     def format(self, record: logging.LogRecord) -> str:
         event = record.msg if isinstance(record.msg, LogEvent) else None
@@ -235,8 +218,3 @@ def _json(line: dict[str, Any]) -> str:
     """Return one JSON object; `time` is RFC 3339 in UTC."""
     line["time"] = time_text(datetime.fromtimestamp(line["time"], UTC), timespec="milliseconds")
     return json_escaped(msgspec.json.encode(line).decode())
-
-
-def _terminal_has_colour() -> bool:
-    allowed = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return allowed and sys.stderr.isatty()

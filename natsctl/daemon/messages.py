@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from heapq import nsmallest
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -17,6 +18,12 @@ from natsctl.telemetry.hiding import shortened
 NAME = "natsctl"
 API = "natsctl.api"
 STOP = "-"  # the first word of a request that ends the recording of keys
+INTERVAL_S = 15.0
+INTERVALS = 60
+SHOWN_MAX = 100  # keys that a status names of each list; it counts all of them
+OWNED_MAX = 1_000  # owned objects that an explanation names of each kind
+ORPHANS_MAX = 1_000
+TEXT_MAX = 500  # characters of the reason for one key among many
 
 
 class Verb(StrEnum):
@@ -49,23 +56,18 @@ class Verb(StrEnum):
 
     @property
     def collects(self) -> bool:
-        return self in {Verb.GC_PLAN, Verb.GC_APPLY, Verb.GC_ACCEPT}
+        return self.startswith("gc.")
 
     def group(self, *, shared: bool) -> str:
         """Return the queue group; empty if every daemon has to answer.
 
-        If the controller is *shared* among daemons, each of them acts for its own keys, and has the
-        values of its own keys only.
+        If the controller is *shared* among daemons, each acts for its own keys, and has only
+        their values.
         """
-        by_one_daemon = {Verb.PLAN, Verb.GC_PLAN}
-        by_one_unless_shared = {Verb.TREE, Verb.GC_APPLY, Verb.GC_ACCEPT}
-        return (
-            NAME if self in by_one_daemon or (self in by_one_unless_shared and not shared) else ""
+        one_answers = self in {Verb.PLAN, Verb.GC_PLAN} or (
+            self in {Verb.TREE, Verb.GC_APPLY, Verb.GC_ACCEPT} and not shared
         )
-
-
-INTERVAL_S = 15.0
-INTERVALS = 60
+        return NAME if one_answers else ""
 
 
 class Activity(msgspec.Struct, frozen=True):
@@ -78,14 +80,6 @@ class Activity(msgspec.Struct, frozen=True):
     syncs: list[int]
     failures: list[int]
     interval_s: float = INTERVAL_S
-
-
-SHOWN_MAX = 100  # keys that a status names of each list; it counts all of them
-OWNED_MAX = 1_000  # owned objects that an explanation names of each kind
-BRANCHES_MAX = 5_000
-ORPHANS_MAX = 1_000
-ACTIONS_MAX = 1_000  # of each key in a plan
-TEXT_MAX = 500  # characters of the reason for one key among many
 
 
 class DaemonProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,21 +103,17 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
 
     A daemon reports further states: `standby` while another daemon leads, `joining` while it has no
     keys of a sharded controller yet, and `stopping`. Commands add `down` for a controller that no
-    daemon runs, and `no answer`. The lists of invalid, failing, paused and contested keys may be
-    cut; their counts aren't.
+    daemon runs, and `no answer`. The lists of keys may be cut; their counts aren't.
 
     Attributes:
-        failing_count: the number of keys whose last sync failed.
         members: the daemons that share the keys; empty if the controller isn't sharded.
         mode: `alone`, `leader`, `standby`, `shard 2 of 4, 64 shares` with how many it gives up and
             since when, `shard` while it joins, or `dry-run`; empty if the daemon has version 0.1.
-        shares: how many of the shares of the keys the daemon has.
-        draining: how many of them it gives up when their syncs have ended.
-        draining_s: since when it gives up shares, in seconds.
-        cluster: the identity of the controller's Kubernetes cluster; empty if it has none, or if it
+        draining: how many of its shares it gives up when their syncs have ended, since
+            `draining_s` seconds.
+        cluster: the identity of the controller's Kubernetes cluster; empty without one, or if it
             isn't known.
-        trouble: why the daemon doesn't take part in the election or in the sharding; empty if it
-            does.
+        trouble: why the daemon doesn't take part in the election or in the sharding.
         activity: the syncs of the last 15 minutes; None from an older daemon.
     """
 
@@ -144,19 +134,12 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, status: Status, daemon: DaemonProcess) -> "ControllerStatus":
-        return cls(
-            **asdict(status),
-            daemon=daemon,
-            invalid_count=len(status.invalid),
-            failing_count=len(status.failing),
-            paused_count=len(status.paused),
-            quarantined_count=len(status.quarantined),
-            contested_count=len(status.contested),
-        )
+        lists = ("invalid", "failing", "paused", "quarantined", "contested")
+        counts: dict[str, Any] = {f"{name}_count": len(getattr(status, name)) for name in lists}
+        return cls(**asdict(status), daemon=daemon, **counts)
 
     def limited(self, count: int = SHOWN_MAX) -> "ControllerStatus":
-        failing = first_keys(self.failing, count)
-        since = self.failing_since
+        failing, since = first_keys(self.failing, count), self.failing_since
         return replace(
             self,
             failure=cut(self.failure),
@@ -209,12 +192,10 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     planned: KeyPlan | None = None
 
     def limited(self, count: int) -> "KeyExplanation":
-        owned = {kind: keys[:count] for kind, keys in self.owned.items()}
-        unlisted = sum(len(keys[count:]) for keys in self.owned.values())
         return replace(
             self,
-            owned=owned,
-            owned_more=unlisted,
+            owned={kind: keys[:count] for kind, keys in self.owned.items()},
+            owned_more=sum(len(keys[count:]) for keys in self.owned.values()),
             held=self.held[:count],
             garbage_held=cut(self.garbage_held),
         )
@@ -238,17 +219,11 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Queuing(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request to sync keys.
+    """The answer to a request to sync keys, of which `queued` were enqueued.
 
-    Attributes:
-        source: the bucket of the keys, or their kind in a cluster; empty without keys.
-        queued: the number of keys that the daemon enqueued.
-        unknown: keys of which the daemon knows no object.
-        elsewhere: keys that another daemon syncs.
-        invalid: the reason, by key, for some of the invalid primaries, which aren't synced.
-        invalid_count: the number of all of them among the requested keys.
-        paused: the pause, by key, of some of the paused keys, which aren't synced.
-        paused_count: the number of all of them among the requested keys.
+    `source` is the bucket of the keys, or their kind in a cluster; empty without keys. `unknown`
+    have no object, another daemon syncs those `elsewhere`. Of `invalid` and `paused` keys, some
+    are named with the reason, and all are counted.
     """
 
     controller: str
@@ -276,12 +251,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordingPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the JSON text of a recording.
+    """Part number *part*, from 0, of the JSON text of a recording.
 
-    Attributes:
-        started: the time of the recorded sync; RFC 3339.
-        part: the number of this part, from 0.
-        parts: the number of parts.
+    `started` is the time of the recorded sync; RFC 3339.
     """
 
     daemon: DaemonProcess
@@ -300,10 +272,6 @@ class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
     def of(cls, plan: GarbagePlan, controller: str) -> "ControllerPlan":
         return cls(**asdict(plan), controller=controller)
 
-    def limited(self, count: int) -> "ControllerPlan":
-        unlisted = self.more + len(self.orphans[count:])
-        return replace(self, orphans=self.orphans[:count], more=unlisted)
-
 
 class KeyPlans(Plan, frozen=True, kw_only=True):
     """A plan of some keys by one daemon; `more` counts the actions that it leaves out."""
@@ -317,11 +285,16 @@ class KeyPlans(Plan, frozen=True, kw_only=True):
             for key, plan in self.keys.items()
         }
         unlisted = sum(len(plan.actions[count:]) for plan in self.keys.values())
-        garbage = self.garbage
-        if garbage is not UNSET:
-            orphans_more = garbage.more + len(garbage.orphans[count:])
-            garbage = replace(garbage, orphans=garbage.orphans[:count], more=orphans_more)
+        garbage = self.garbage if self.garbage is UNSET else first_orphans(self.garbage, count)
         return replace(self, keys=keys, more=self.more + unlisted, garbage=garbage)
+
+
+P = TypeVar("P", bound=GarbagePlan)
+
+
+def first_orphans(plan: P, count: int) -> P:
+    """Return the plan with its first *count* orphans; `more` counts the others."""
+    return replace(plan, orphans=plan.orphans[:count], more=plan.more + len(plan.orphans[count:]))
 
 
 def fitting(limit: int, count: int, answer: Callable[[int], msgspec.Struct]) -> bytes:
@@ -351,16 +324,9 @@ def with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRe
     """Return the last syncs, with those that earlier processes recorded as events."""
     known = {sync.started: sync for sync in syncs}
     for event in events:
-        note = event.sync
-        if note is not UNSET and note.started not in known:
-            known[note.started] = SyncRecord(
-                operation=note.operation,
-                started=note.started,
-                duration_s=note.duration_s,
-                revision=note.revision,
-                error=event.message if note.failures else "",
-                created=note.created,
-                updated=note.updated,
-                deleted=note.deleted,
-            )
+        if event.sync is not UNSET and event.sync.started not in known:
+            note = asdict(event.sync)
+            error = event.message if note.pop("failures") else ""
+            note.pop("handler")
+            known[event.sync.started] = SyncRecord(**note, error=error)
     return sorted(known.values(), key=lambda sync: sync.started)[-RECORDS_MAX:]

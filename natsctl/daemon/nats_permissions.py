@@ -68,26 +68,22 @@ class _Permissions:
     """The subjects of each role."""
 
     def __init__(self, controllers: Sequence[Controller | Runnable], settings: Settings) -> None:
-        self._names = [controller.name for controller in controllers]
+        self._names = [one.name for one in controllers]
         used = [
-            (one, one.kind)
-            for controller in controllers
-            for one in kinds_of(controller)
-            if isinstance(one.kind, KvKind)
+            (use, use.kind)
+            for one in controllers
+            for use in kinds_of(one)
+            if isinstance(use.kind, KvKind)
         ]
-        self._buckets = list(dict.fromkeys(kind.bucket for _, kind in used))
-        self._written = [f"{kind.bucket}.{kind.keys}" for one, kind in used if one.written]
-        self._primaries = list(
-            dict.fromkeys(kind.bucket for one, kind in used if one.role == "primary")
-        )
+        self._buckets = list({kind.bucket: None for _, kind in used})
+        self._written = [f"{kind.bucket}.{kind.keys}" for use, kind in used if use.written]
+        self._primaries = list({kind.bucket: None for use, kind in used if use.role == "primary"})
         self._collecting = [
-            controller.name
-            for controller in controllers
-            if isinstance(controller, Controller) and makes_secondaries(type(controller))
+            one.name
+            for one in controllers
+            if isinstance(one, Controller) and makes_secondaries(type(one))
         ]
-        self._managing = any(
-            isinstance(controller, ManagedController) for controller in controllers
-        )
+        self._managing = any(isinstance(one, ManagedController) for one in controllers)
         self._leases = settings.controllers.leader_elect or settings.controllers.shard
         self._shard = settings.controllers.shard
         domain = settings.nats.domain

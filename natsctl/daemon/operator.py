@@ -32,34 +32,29 @@ CUT_S = 5.0  # how long a cancelled controller may take to end
 class Runnable(Protocol):
     """A controller as the operator runs it, such as a `ControllerRuntime`.
 
-    `synced` is set when the controller begins to work. `run` returns after `stop`, when all work in
-    progress has ended.
+    `synced` is set when the controller begins to work. `run` works until `stop`, and returns when
+    all work in progress has ended; it raises the error that ends the controller.
     """
 
     name: str
     synced: asyncio.Event
 
-    async def run(self) -> None:
-        """Work until `stop`; raises the error that ends the controller."""
-        ...
+    async def run(self) -> None: ...
 
-    def stop(self) -> None:
-        """Begin no further work."""
-        ...
+    def stop(self) -> None: ...
 
 
 @runtime_checkable
 class Guest(Runnable, Protocol):
-    """A runnable that gets its stores from the operator, such as an `InformerController`."""
+    """A runnable that gets its stores from the operator, such as an `InformerController`.
+
+    `use` is called once, before `run`. natsctl connects only to the systems that `kinds` need.
+    """
 
     @property
-    def kinds(self) -> Sequence[Kind[Any]]:
-        """The kinds of the controller; natsctl connects only to the systems that they need."""
-        ...
+    def kinds(self) -> Sequence[Kind[Any]]: ...
 
-    def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
-        """Use these stores; called once, before `run`."""
-        ...
+    def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None: ...
 
 
 RunnableByTask = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
@@ -142,14 +137,13 @@ class Operator:
         try:
             await self._start(running)
         except asyncio.CancelledError:
-            _log(await self._stop_all(running))
+            for error in await self._stop_all(running):
+                log.error("controller failed during the stop", error=error, exc_info=error)  # noqa: TRY400 - not the one that is handled
             raise
         ended = [runtime.name for task, runtime in running.items() if task.done()]
         errors = await self._stop_all(running)
-        if len(errors) == 1:
-            raise errors[0]
         if errors:
-            raise ExceptionGroup("controllers failed", errors)
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("controllers failed", errors)
         if ended and not self._stopping.is_set():
             raise NatsctlError(f"controller {ended[0]} ended: its retry policy gave up")
 
@@ -274,8 +268,3 @@ def owner_of(controller: Controller | Runnable) -> str:
     if isinstance(controller, ControllerRuntime):
         return controller.kind
     return controller.kind.name if isinstance(controller, ManagedController) else ""
-
-
-def _log(errors: Sequence[Exception]) -> None:
-    for error in errors:
-        log.error("controller failed during the stop", error=error, exc_info=error)

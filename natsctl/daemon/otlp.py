@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from urllib.parse import unquote, urlsplit
 
@@ -20,7 +21,7 @@ from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status
 from opentelemetry.util.types import AttributeValue
 
@@ -49,69 +50,71 @@ async def sending(url: str) -> AsyncIterator[None]:
         url: the URL of the collector; a URL without a path gets the path `/v1/traces`.
     """
     endpoint = url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}{PATH}"
-    logger, failures = logging.getLogger(trace_exporter.__name__), FailureLog(hidden(url))
+    logger = logging.getLogger(trace_exporter.__name__)
     with Secrets(_secrets(url)), ExitStack() as stack:
-        logger.addFilter(failures)
-        stack.callback(logger.removeFilter, failures)
-        exporter = HidingExporter(OTLPSpanExporter(endpoint=endpoint), failures)
-        provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
+        exporter = _Exporter(endpoint, hidden(url))
+        logger.addFilter(exporter.filter)
+        stack.callback(logger.removeFilter, exporter.filter)
+        attributes: dict[str, AttributeValue] = {
+            "service.name": "natsctl",
+            "service.version": version("natsctl"),
+            "host.name": socket.gethostname(),
+            "process.pid": os.getpid(),
+        }
+        own = Resource(attributes).merge(OTELResourceDetector().detect())  # its variables win
+        resource = Resource.create(own.attributes)
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
         trace.set_tracer_provider(provider)  # for the spans of handlers
         with collected_by(provider):
             try:
                 yield
             finally:
-                if not await _flushed(provider):
+                sent = asyncio.Event()
+                # a daemon thread, because one of the loop's executor would delay the exit
+                flush = partial(_flush, provider, asyncio.get_running_loop(), sent)
+                threading.Thread(target=flush, name="last spans", daemon=True).start()
+                if not await happens(sent, within_s=FLUSH_S):
                     log.warning("cannot send the last spans in time", timeout_s=FLUSH_S)
                     exporter.shutdown()
 
 
-class FailureLog(logging.Filter):
-    """Logs a failure to send spans once, until sending succeeds again.
+class _Exporter(OTLPSpanExporter):
+    """Sends spans without secrets; logs a failure once, until sending succeeds again.
 
     As a filter of the exporter's logger, it replaces the lines that the exporter logs at each try.
     """
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
+    def __init__(self, endpoint: str, url: str) -> None:
+        super().__init__(endpoint=endpoint)
         self._url = url
-        self._failing = False
+        self._failing = self._ended = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        self.note(record.getMessage())
+        self._note(record.getMessage())
         return False
 
-    def note(self, error: str) -> None:
-        """Note the *error* of a try to send spans; empty if it succeeded."""
+    def _note(self, error: str) -> None:
         if error and not self._failing:
             log.warning("cannot send spans, syncing continues", url=self._url, error=error)
         elif self._failing and not error:
             log.info("sending spans again", url=self._url)
         self._failing = bool(error)
 
-
-class HidingExporter(SpanExporter):
-    """Passes spans on without secrets, including the spans of handlers."""
-
-    def __init__(self, exporter: SpanExporter, failures: FailureLog) -> None:
-        self._exporter = exporter
-        self._failures = failures
-        self._ended = False
-
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
-            result = self._exporter.export([_hidden_span(span) for span in spans])
+            result = super().export([_hidden_span(span) for span in spans])
         except Exception as error:  # noqa: BLE001 - no error of an exporter may end its thread
-            self._failures.note(error_text(error))
+            self._note(error_text(error))
             return SpanExportResult.FAILURE
         succeeded = result is SpanExportResult.SUCCESS
-        self._failures.note("" if succeeded else "the collector rejected them")
+        self._note("" if succeeded else "the collector rejected them")
         return result
 
     def shutdown(self) -> None:
         if not self._ended:
             self._ended = True
-            self._exporter.shutdown()
+            super().shutdown()  # type: ignore[no-untyped-call]
 
 
 def _hidden_span(span: ReadableSpan) -> ReadableSpan:
@@ -146,31 +149,10 @@ def _hidden_value(value: AttributeValue) -> AttributeValue:
     return value
 
 
-async def _flushed(provider: TracerProvider) -> bool:
-    """Return whether the last spans were sent within `FLUSH_S`.
-
-    A daemon thread sends them, because a thread of the loop's executor would delay the exit.
-    """
-    loop, sent = asyncio.get_running_loop(), asyncio.Event()
-
-    def flush() -> None:
-        provider.shutdown()
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(sent.set)
-
-    threading.Thread(target=flush, name="last spans", daemon=True).start()
-    return await happens(sent, within_s=FLUSH_S)
-
-
-def _resource() -> Resource:
-    """Return the description of this process; OpenTelemetry's variables override it."""
-    attributes: dict[str, str | int] = {
-        "service.name": "natsctl",
-        "service.version": version("natsctl"),
-        "host.name": socket.gethostname(),
-        "process.pid": os.getpid(),
-    }
-    return Resource.create(Resource(attributes).merge(OTELResourceDetector().detect()).attributes)
+def _flush(provider: TracerProvider, loop: asyncio.AbstractEventLoop, sent: asyncio.Event) -> None:
+    provider.shutdown()
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(sent.set)
 
 
 def _secrets(url: str) -> Iterator[str]:

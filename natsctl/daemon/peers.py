@@ -2,19 +2,18 @@
 
 Two daemons sync the same keys if they run without leader election and sharding, or in different
 modes. A daemon introduces itself to the others when it starts, after every reconnect, and at long
-intervals. It publishes to the subject of `natsctl status`, for which a restricted user needs a
-permission. Without this permission, the other daemons and `natsctl status` still warn.
+intervals. If it may not publish to the subject of `natsctl status`, the others still warn.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
 
 from natsctl.core.coordination.lease import Workload, name_taken
 from natsctl.core.coordination.shares import Participation
-from natsctl.daemon.messages import ControllerStatus, DaemonProcess
+from natsctl.daemon.messages import ControllerStatus, DaemonProcess, Verb
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.service_client import ask_all
@@ -97,17 +96,11 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peers:
-    """The other daemons that run a controller.
+    """The other daemons that run a controller; *presence* introduces this one."""
 
-    Args:
-        presence: the introduction of this daemon.
-        subject: the subject on which daemons report the status of the controller.
-    """
-
-    def __init__(self, controller: str, presence: Presence, subject: str) -> None:
+    def __init__(self, controller: str, presence: Presence) -> None:
         self._controller = controller
         self._presence = presence
-        self._subject = subject
         self._others: dict[str, Presence] = {}
         self._warned: frozenset[str] = frozenset()
         self._lost = asyncio.Event()
@@ -118,7 +111,7 @@ class Peers:
         if presence is None:
             return None
         if len(self._others) < PEERS_MAX or presence.daemon.id in self._others:
-            self._update(*self._others.values(), presence)
+            self._update([*self._others.values(), presence])
         return msgspec.json.encode(self._presence)
 
     async def watch(self, connection: Connection) -> None:
@@ -126,12 +119,18 @@ class Peers:
 
         Returns if the user may not send the request.
         """
+        subject, payload = (
+            Verb.STATUS.subject(self._controller),
+            msgspec.json.encode(self._presence),
+        )
         with connection.on_lost(lambda _: self._lost.set()):
             while True:
                 self._lost.clear()
                 try:
                     await connection.wait_connected()
-                    answered = await self._introduce(connection)
+                    answers = await ask_all(connection, subject, payload, timeout_s=ANSWER_S)
+                    present = [_presence(one.data) for one in answers if one.error is None]
+                    answered = self._update(present[: PEERS_MAX + 1])
                 except PermissionDeniedError as error:
                     log.info(
                         "cannot look for other daemons", controller=self._controller, error=error
@@ -143,27 +142,24 @@ class Peers:
                 pause_s = EVERY_S * (1 + len(self._others)) if answered else SOON_S
                 await happens(self._lost, within_s=pause_s)
 
-    async def _introduce(self, connection: Connection) -> bool:
-        payload = msgspec.json.encode(self._presence)
-        answers = await ask_all(connection, self._subject, payload, timeout_s=ANSWER_S)
-        decoded = [_presence(answer.data) for answer in answers if answer.error is None]
-        present = [presence for presence in decoded if presence is not None]
-        self._update(*present[: PEERS_MAX + 1])
-        return any(presence.daemon.id == self._presence.daemon.id for presence in present)
-
-    def _update(self, *present: Presence) -> None:
+    def _update(self, present: Iterable[Presence | None]) -> bool:
+        """Know these daemons from now on; return whether this one is among them."""
         own, name = self._presence, self._controller
-        self._others = {peer.daemon.id: peer for peer in present if peer.daemon.id != own.daemon.id}
+        peers = {peer.daemon.id: peer for peer in present if peer is not None}
+        answered = peers.pop(own.daemon.id, None) is not None
+        self._others = peers
         disturbing = {id_: peer for id_, peer in self._others.items() if own.disturbs(peer)}
         if disturbing.keys() - self._warned:
-            peers = sorted(disturbing.values(), key=lambda peer: str(peer.daemon))
-            others = [peer for peer in peers if not own.work.same(peer.work)]
+            shown = sorted(disturbing.values(), key=lambda peer: str(peer.daemon))
+            others = [peer for peer in shown if not own.work.same(peer.work)]
             if others:
                 reason = name_taken(name, str(others[0].daemon), others[0].work, own.work)
                 log.warning("controllers have the same name", reason=reason)
             else:
-                options = [f" ({peer.mode.option})" if peer.mode else "" for peer in peers]
-                names = [f"{peer.daemon}{o}" for peer, o in zip(peers, options, strict=True)]
+                names = [
+                    f"{peer.daemon} ({peer.mode.option})" if peer.mode else str(peer.daemon)
+                    for peer in shown
+                ]
                 log.warning(
                     "every key is synced more than once",
                     controller=name,
@@ -174,6 +170,7 @@ class Peers:
         elif self._warned and not disturbing:
             log.info("no other daemon syncs the same keys any more", controller=name)
         self._warned = frozenset(disturbing)
+        return answered
 
 
 def conflict(statuses: Sequence[ControllerStatus]) -> str:

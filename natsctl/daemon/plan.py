@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -40,6 +41,15 @@ from natsctl.model.plans import GarbagePlan, Plan
 from natsctl.model.store import Applied, Deleted, Listed, ManifestStores, Stores, WriteGuard
 from natsctl.telemetry.logger import bind_log_context
 from natsctl.watchers import InformerController
+
+LIST_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
+STEP_S = 0.01
+QUIET_STEPS = 20  # turns of the event loop without work, after which the plan is complete
+RETRIES_MAX = 10  # of a failed key after writes of others
+SYNCS_MAX = 100  # of one key on average, before the plan gives up
+KEYS_MAX = 20  # in one request
+OBJECTS_MAX = 50_000  # in the tables of the controller, which a plan fills once more
+LIMIT_S = 20.0
 
 
 class SyncResult(msgspec.Struct, frozen=True):
@@ -120,12 +130,6 @@ async def sync_once(
         await controller.clean()
 
 
-LIST_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
-STEP_S = 0.01
-QUIET_STEPS = 20  # turns of the event loop without work, after which the plan is complete
-RETRIES_MAX = 10  # of a failed key after writes of others
-SYNCS_MAX = 100  # of one key on average, before the plan gives up
-
 Progress = Callable[[int, int], None]
 """Called with the number of syncs that have ended, and the number of keys."""
 
@@ -182,10 +186,22 @@ async def make_plan(
     progress: Progress = lambda _done, _total: None,
 ) -> MadePlan:
     """Return the plan with the objects that it changes; see `plan`."""
-    with within(plan=stores.record):
-        runtime = _runtime(controller, stores, owner_names)
+    nats, kube, record = stores.nats, stores.kube, stores.record
+    with within(plan=record):
+        runtime: Hosted
         if isinstance(controller, Controller):
-            stores.record.primaries = place_of(only_primary(type(controller)).kind)
+            controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
+            controller.rate_limit = None
+            runtime = ControllerRuntime(controller, nats=nats, kube=kube, owner_names=owner_names)
+            record.primaries = place_of(only_primary(type(controller)).kind)
+        elif isinstance(controller, ManagedController | InformerController):
+            controller.use(nats=nats, kube=kube)
+            runtime = controller
+        else:
+            raise UsageError(
+                f"{controller.name} cannot be planned: it is neither a Controller, a "
+                "ManagedController nor an InformerController"
+            )
         if keys:
             runtime.hold_only(keys)
         task = asyncio.create_task(runtime.run(), name=f"plan of {runtime.name}")
@@ -199,76 +215,42 @@ async def make_plan(
             await asyncio.wait((task,))
 
 
-def _runtime(
-    controller: Controller | Guest, stores: Planned, owner_names: OwnerNames | None
-) -> Hosted:
-    nats, kube = stores.nats, stores.kube
-    if isinstance(controller, Controller):
-        controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
-        controller.rate_limit = None
-        return ControllerRuntime(controller, nats=nats, kube=kube, owner_names=owner_names)
-    if isinstance(controller, ManagedController | InformerController):
-        controller.use(nats=nats, kube=kube)
-        return controller
-    raise UsageError(
-        f"{controller.name} cannot be planned: it is neither a Controller, a ManagedController "
-        "nor an InformerController"
-    )
-
-
-async def _failing(stores: Stores, controller: str) -> set[str]:
-    """Return the keys that fail by the records of the controller; none if they can't be read."""
-    prefix, keys = failing_prefix(controller), set[str]()
-    with suppress(StoreError, WatchBrokenError, TimeoutError):
-        store = await stores.open(PAUSES.part(f"{prefix}>"))
-        async with asyncio.timeout(LIST_TIMEOUT_S), store.watch() as events:
-            async for event in events:
-                match event:
-                    case Applied(stored):
-                        keys.add(stored.key.removeprefix(prefix))
-                    case Deleted(key):
-                        keys.discard(key.removeprefix(prefix))
-                    case Listed():
-                        break
-                    case _:
-                        pass
-    return keys
-
-
 class _Run:
     """A controller that runs over planning stores."""
 
     def __init__(
         self, runtime: Hosted, stores: Planned, task: "asyncio.Task[None]", progress: Progress
     ) -> None:
-        self._runtime = runtime
-        self._stores = stores
-        self._task = task
-        self._progress = progress
+        self._runtime, self._stores = runtime, stores
+        self._task, self._progress = task, progress
 
     async def plan(self, keys: Collection[str]) -> MadePlan:
         """Return the plan of these keys, or of all; the task has just begun."""
         runtime, record = self._runtime, self._stores.record
-        await self._started()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + LIST_TIMEOUT_S
+        while not runtime.synced.is_set():
+            await self._step()
+            if clock() >= deadline and runtime.host.failure is not None:
+                raise runtime.host.failure
+        garbage = GarbagePlan(())
         if isinstance(runtime, ControllerRuntime):
             for key in keys:
                 runtime.resync(key)  # also a key that doesn't exist
-        await self._settled()
-        garbage = GarbagePlan(())
-        if isinstance(runtime, ControllerRuntime):
+            await self._settled()
             await runtime.controller.garbage_secondaries()
             await self._settled()
             garbage = await runtime.garbage_plan(at_once=True)
+        else:
+            await self._settled()
         for key, reason in invalid_of(runtime.host).items():
             if not keys or key in keys:
                 record.skipped(key, reason)
-        plans = record.keys()
-        missing = tuple(
-            key for key in keys if key not in plans and not runtime.host.existing([key])
-        )
+        plans, existing = record.keys(), runtime.host.existing
+        missing = tuple(key for key in keys if key not in plans and not existing([key]))
         plan = Plan(
             controller=runtime.name,
-            summary=record.summary(plans, runtime.host.existing),
+            summary=record.summary(plans, existing),
             keys=plans,
             garbage=garbage if garbage.orphans else UNSET,
             missing=missing or UNSET,
@@ -279,35 +261,22 @@ class _Run:
         without_bucket = tuple(sorted(sources & self._stores.nats.missing))
         return MadePlan(plan, tuple(record.changes()), without_bucket)
 
-    async def _started(self) -> None:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + LIST_TIMEOUT_S
-        while not self._runtime.synced.is_set():
-            await self._step()
-            if clock() >= deadline and self._runtime.host.failure is not None:
-                raise self._runtime.host.failure
-
     async def _settled(self) -> None:
         """Wait until no key needs a sync, with failed keys synced again where that may help."""
-        record = self._stores.record
-        await self._idle()
-        for _ in range(RETRIES_MAX):
-            retries = record.to_retry()
-            if not retries:
+        for tries in range(RETRIES_MAX + 1):
+            quiet = 0
+            while quiet < QUIET_STEPS:
+                if self._runtime.idle and self._stores.settled:
+                    quiet += 1
+                    await asyncio.sleep(0)
+                else:
+                    quiet = 0
+                    await self._step()
+            retries = self._stores.record.to_retry()
+            if not retries or tries == RETRIES_MAX:
                 break
             self._runtime.resync(*retries)
-            await self._idle()
         self._show_progress()
-
-    async def _idle(self) -> None:
-        quiet = 0
-        while quiet < QUIET_STEPS:
-            if self._runtime.idle and self._stores.settled:
-                quiet += 1
-                await asyncio.sleep(0)
-            else:
-                quiet = 0
-                await self._step()
 
     async def _step(self) -> None:
         """Let the controller work for a moment; raises the error that ended it."""
@@ -329,9 +298,23 @@ class _Run:
         return syncs, primaries
 
 
-KEYS_MAX = 20  # in one request
-OBJECTS_MAX = 50_000  # in the tables of the controller, which a plan fills once more
-LIMIT_S = 20.0
+async def _failing(stores: Stores, controller: str) -> set[str]:
+    """Return the keys that fail by the records of the controller; none if they can't be read."""
+    prefix, keys = failing_prefix(controller), set[str]()
+    with suppress(StoreError, WatchBrokenError, TimeoutError):
+        store = await stores.open(PAUSES.part(f"{prefix}>"))
+        async with asyncio.timeout(LIST_TIMEOUT_S), store.watch() as events:
+            async for event in events:
+                match event:
+                    case Applied(stored):
+                        keys.add(stored.key.removeprefix(prefix))
+                    case Deleted(key):
+                        keys.discard(key.removeprefix(prefix))
+                    case Listed():
+                        break
+                    case _:
+                        pass
+    return keys
 
 
 class Planner:
@@ -339,12 +322,7 @@ class Planner:
 
     The handler of a new instance runs in this process, over stores that keep its writes in memory.
     It has neither the leadership nor the recordings nor the files of the controller that runs.
-
-    Args:
-        nats: the stores of kinds that are declared with `kv`, without a write guard.
-        kube: the stores of kinds that are declared with `kube`, likewise.
-        owner_names: the labels that link secondaries to primaries.
-        objects_max: how many objects the tables of a controller may have.
+    The stores have no write guard.
     """
 
     def __init__(
@@ -353,10 +331,8 @@ class Planner:
         nats: Stores,
         kube: ManifestStores | None = None,
         owner_names: OwnerNames | None = None,
-        objects_max: int = OBJECTS_MAX,
     ) -> None:
-        self._nats, self._kube, self._owner_names = nats, kube, owner_names
-        self._objects_max = objects_max
+        self._plan = partial(plan, nats=nats, kube=kube, owner_names=owner_names)
         self._busy = asyncio.Lock()
 
     async def plan(self, runtime: Hosted, keys: Sequence[str]) -> Plan:
@@ -384,23 +360,17 @@ class Planner:
             )
         tables = [informer.table for informer in runtime.host.informers.values()]
         objects = sum(len(table) + len(table.invalid) for table in tables)
-        if objects > self._objects_max:
+        if objects > OBJECTS_MAX:
             raise UsageError(
                 f"{runtime.name} has {objects} objects, and a daemon plans with at most "
-                f"{self._objects_max}: {command}"
+                f"{OBJECTS_MAX}: {command}"
             )
         if self._busy.locked():
             raise NatsctlError("the daemon is making another plan: try again")
         context = Context()  # without the context variables of this daemon
         context.run(bind_log_context, controller=controller.name, planning=True)
         async with self._busy:
-            work = plan(
-                controller,
-                nats=self._nats,
-                kube=self._kube,
-                keys=keys,
-                owner_names=self._owner_names,
-            )
+            work = self._plan(controller, keys=keys)
             task = asyncio.create_task(work, name="plan", context=context)
             try:
                 async with asyncio.timeout(LIMIT_S):

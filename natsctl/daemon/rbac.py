@@ -7,7 +7,7 @@ about a secondary are created in its namespace.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,9 +19,6 @@ from natsctl.kubernetes.names import ResourceName, guessed, well_known
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.model import documents
 from natsctl.model.manifests import KubeKind, Manifest
-
-if TYPE_CHECKING:
-    from natsctl.kubernetes.discovery import Discovery
 
 TIMEOUT_S = 5.0  # of a cluster that doesn't answer
 
@@ -44,7 +41,18 @@ async def names_of(kinds: Iterable[KubeKind[Any]], options: KubeOptions | None) 
         try:
             brief = msgspec.structs.replace(options, timeout_s=TIMEOUT_S)
             async with connect_kube(brief) as kube:
-                return names | {kind: await _discover(kube.discovery, *kind) for kind in others}
+                for api_version, kind in others:
+                    try:
+                        found = await kube.discovery.find(api_version, kind)
+                    except StoreError as error:
+                        lacks = isinstance(error, StoreMissingError)
+                        why = "the cluster does not have it" if lacks else str(error)
+                        names[api_version, kind] = guessed(api_version, kind, why)
+                    else:
+                        group = api_version.rpartition("/")[0]
+                        name = ResourceName(group, found.plural, found.namespaced)
+                        names[api_version, kind] = name
+                return names
         except ConnectError as error:
             reason = str(error)
         except UsageError:
@@ -52,16 +60,6 @@ async def names_of(kinds: Iterable[KubeKind[Any]], options: KubeOptions | None) 
                 raise
             reason = "there is no cluster to ask"
     return names | {kind: guessed(*kind, reason) for kind in others}
-
-
-async def _discover(discovery: "Discovery", api_version: str, kind: str) -> ResourceName:
-    try:
-        resource = await discovery.find(api_version, kind)
-    except StoreMissingError:
-        return guessed(api_version, kind, "the cluster does not have it")
-    except StoreError as error:
-        return guessed(api_version, kind, str(error))
-    return ResourceName(api_version.rpartition("/")[0], resource.plural, resource.namespaced)
 
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")  # in the order of a rule

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 
 import msgspec
 
@@ -85,8 +86,7 @@ async def publish(store: Store, schema: KindSchema) -> bool:
 
 
 async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
-    failures = 0
-    while schemas:
+    for failures in count(1) if schemas else ():
         try:
             store = await stores.open(SCHEMAS)
             for schema in schemas:
@@ -99,9 +99,7 @@ async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
             )
             return
         except StoreError as error:
-            failures += 1
             log.debug("cannot publish schemas yet", error=error)
             await asyncio.sleep(backoff(failures, base_s=RETRY_S, limit_s=RETRY_MAX_S))
         else:
-            log.debug("all schemas are published", schemas=len(schemas))
             return

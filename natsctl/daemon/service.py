@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version as installed
 from itertools import pairwise
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -24,12 +25,10 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import makes_secondaries
 from natsctl.core.coordination.lease import NO_CLUSTERS, Workload
 from natsctl.core.coordination.shares import Participation
-from natsctl.core.explain import Explanation, Status
+from natsctl.core.explain import Status
 from natsctl.core.hosted import Hosted
 from natsctl.core.tree import Branch
 from natsctl.daemon.messages import (
-    ACTIONS_MAX,
-    BRANCHES_MAX,
     INTERVAL_S,
     INTERVALS,
     NAME,
@@ -50,6 +49,7 @@ from natsctl.daemon.messages import (
     Recorded,
     RecordingPart,
     Verb,
+    first_orphans,
     fitting,
     with_past,
 )
@@ -64,7 +64,7 @@ from natsctl.jetstream.service import Endpoint, Handler, ServiceIdentity, servin
 from natsctl.managed.links import CREATE_PENDING, AnnotationNames, CreationLink, Mark
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.keys import check_key, check_keys
+from natsctl.model.keys import check_keys
 from natsctl.model.masking import masked_manifest
 from natsctl.model.plans import GarbagePlan
 from natsctl.model.readiness import ready, reason
@@ -72,14 +72,18 @@ from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
 
-JSON_IN_JSON = 3  # JSON in JSON takes at most so many times its length
-RECORDED_MAX = 1_000  # keys that a controller records at a time
-log = get_logger(__name__)
+T = TypeVar("T")
 
-KIND = "External"
-UNNAMED = "(unnamed)"
-UNKNOWN = "Unknown"
-DATED_MAX = 100  # objects whose times are read
+KEYS_MAX = 10_000  # in one request
+BRANCHES_MAX = 5_000
+ACTIONS_MAX = 1_000  # of each key in a plan
+DATED_MAX = 100  # objects of a tree whose times are read
+RECORDED_MAX = 1_000  # keys that a controller records at a time
+JSON_IN_JSON = 3  # JSON in JSON takes at most so many times its length
+CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
+NO_PARTICIPATIONS: Mapping[str, Participation] = MappingProxyType({})
+
+log = get_logger(__name__)
 
 _LINKS = ("external-name", CREATE_PENDING)
 
@@ -99,9 +103,9 @@ def externals(document: Document) -> Iterator[Branch]:
         if link.adopted and why in ("", "Available"):
             why = "Adopted"
         yield Branch(
-            kind=KIND,
-            key=annotations.get(names.external_name) or UNNAMED,
-            ready=UNKNOWN if link.unknown else ready(document),
+            kind="External",
+            key=annotations.get(names.external_name) or "(unnamed)",
+            ready="Unknown" if link.unknown else ready(document),
             reason=why,
             created=Mark.parse(link.succeeded).time.isoformat() if link.succeeded else "",
         )
@@ -132,53 +136,13 @@ async def dated(connection: Connection, top: Branch) -> Branch:
     return with_times(top)
 
 
-KEYS_MAX = 10_000  # in one request
-
-_PLANNED_VERBS = (Verb.STATUS, Verb.EXPLAIN)
-
-
-class ActivityLog:
-    """Derives the activity of a controller from the numbers of its syncs at several times.
-
-    A sync costs nothing. If the log isn't advanced for some intervals, because the event loop is
-    blocked, the first of them has the syncs of all.
-
-    Args:
-        now: the loop time at which the first interval begins.
-    """
-
-    def __init__(self, now: float) -> None:
-        self._end_s = now + INTERVAL_S  # of the present interval
-        self._totals = deque([(0, 0)], maxlen=INTERVALS)  # at the beginning of each interval
-
-    def advance(self, now: float, totals: tuple[int, int]) -> None:
-        """End the intervals that are over; *totals* are the syncs and the failed syncs so far."""
-        over = int((now - self._end_s) // INTERVAL_S) + 1
-        self._totals.extend([totals] * min(over, INTERVALS))
-        self._end_s += max(0, over) * INTERVAL_S
-
-    def read(self, now: float, totals: tuple[int, int]) -> Activity:
-        self.advance(now, totals)
-        steps = list(pairwise([*self._totals, totals]))
-        return Activity(
-            syncs=[after[0] - before[0] for before, after in steps],
-            failures=[after[1] - before[1] for before, after in steps],
-        )
-
-
 class ControllerEndpoints:
     """The endpoints of one controller of this process.
 
-    Args:
-        runnable: the controller. It answers `status`; a `Hosted` one answers `explain`, `tree`,
-            `resync` and the verbs about recordings too, and one that makes secondaries also the
-            verbs about garbage.
-        connection: the connection through which events and times are read.
-        participation: the part of this process in an elected or sharded controller.
-        planner: plans keys on request; None if this process doesn't.
-        dry_run: whether the controller only plans. It then answers the verbs `status` and
-            `explain`, and none that a daemon answers which works for the controller.
-        cluster: the identity of the controller's cluster; empty if it has none or isn't known.
+    It answers `status`; a `Hosted` one answers `explain`, `tree`, `resync` and the verbs about
+    recordings too, one that makes secondaries also the verbs about garbage. Without a *planner*,
+    this process plans no keys on request. With *dry_run*, the controller only plans, and answers
+    only `status` and `explain`. `cluster` is the identity of its cluster, if that's known.
     """
 
     def __init__(
@@ -198,24 +162,22 @@ class ControllerEndpoints:
         self._participation = participation
         shared = participation is not None and participation.leadership.shared
         self._shard = participation if shared else None
-        self.peers = Peers(
-            runnable.name,
-            Presence(
-                daemon=daemon,
-                mode=configured_mode(participation, dry_run=dry_run),
-                work=Workload(owner_of(runnable), cluster=cluster),
-            ),
-            Verb.STATUS.subject(runnable.name),
-        )
+        name = runnable.name
+        mode = configured_mode(participation, dry_run=dry_run)
+        work = Workload(owner_of(runnable), cluster=cluster)
+        presence = Presence(daemon=daemon, mode=mode, work=work)
+        self.peers = Peers(name, presence)
         self._daemon = daemon
         self._cluster = cluster
         self._connection = connection
         self._clock = asyncio.get_running_loop().time
-        self._activity = ActivityLog(self._clock())
+        self._interval_ends = self._clock() + INTERVAL_S
+        self._totals = deque([(0, 0)], maxlen=INTERVALS)  # at the beginning of each interval
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
         if self._hosted is not None:
+            handlers[Verb.EXPLAIN] = self._explain
+        if self._hosted is not None and not dry_run:
             handlers |= {
-                Verb.EXPLAIN: self._explain,
                 Verb.TREE: self._tree,
                 Verb.MANIFEST: self._manifest,
                 Verb.RESYNC: self._resync,
@@ -225,13 +187,14 @@ class ControllerEndpoints:
             }
             if planner is not None:
                 handlers[Verb.PLAN] = partial(self._plan_keys, planner)
-        if isinstance(runnable, ControllerRuntime) and makes_secondaries(type(runnable.controller)):
-            handlers |= {
-                Verb.GC_PLAN: partial(self._plan, runnable),
-                Verb.GC_APPLY: partial(self._apply, runnable),
-                Verb.GC_ACCEPT: partial(self._accept, runnable),
-            }
-        name = runnable.name
+            if isinstance(runnable, ControllerRuntime) and makes_secondaries(
+                type(runnable.controller)
+            ):
+                handlers |= {
+                    Verb.GC_PLAN: partial(self._plan, runnable),
+                    Verb.GC_APPLY: partial(self._apply, runnable),
+                    Verb.GC_ACCEPT: partial(self._accept, runnable),
+                }
         self._endpoints = {
             verb: Endpoint(
                 name=verb.replace(".", "-"),
@@ -246,7 +209,7 @@ class ControllerEndpoints:
     def endpoints(self) -> Iterator[Endpoint]:
         leads = self._leads and not self._stopping
         for verb, endpoint in self._endpoints.items():
-            if verb in _PLANNED_VERBS if self._dry_run else leads or not verb.acts:
+            if leads or not verb.acts:
                 yield endpoint
 
     # ---- verbs that read
@@ -259,6 +222,8 @@ class ControllerEndpoints:
             status = self._hosted.status()
         if self._dry_run:  # a plan may have another id
             status = replace(status, installation="")
+        counts = self.count_syncs()
+        steps = list(pairwise([*self._totals, counts]))
         return replace(
             ControllerStatus.of(status, self._daemon),
             state=self._state(),
@@ -269,16 +234,24 @@ class ControllerEndpoints:
             mode=current_mode(self._participation, dry_run=self._dry_run),
             cluster=self._cluster,
             trouble="" if part is None else hidden(part.trouble),
-            activity=self._activity.read(self._clock(), self._sync_counts),
+            activity=Activity(
+                syncs=[after[0] - before[0] for before, after in steps],
+                failures=[after[1] - before[1] for before, after in steps],
+            ),
         )
 
-    def note_activity(self) -> None:
-        self._activity.advance(self._clock(), self._sync_counts)
+    def count_syncs(self) -> tuple[int, int]:
+        """End the intervals that are over; return the syncs and the failed syncs so far.
 
-    @property
-    def _sync_counts(self) -> tuple[int, int]:
+        A sync costs nothing. If some intervals pass without a call, because the event loop is
+        blocked, the first of them has the syncs of all.
+        """
         journal = None if self._hosted is None else self._hosted.host.journal
-        return (0, 0) if journal is None else (journal.syncs, journal.failures)
+        counts = (0, 0) if journal is None else (journal.syncs, journal.failures)
+        over = int((self._clock() - self._interval_ends) // INTERVAL_S) + 1
+        self._totals.extend([counts] * min(over, INTERVALS))
+        self._interval_ends += max(0, over) * INTERVAL_S
+        return counts
 
     async def _status(self, request: bytes) -> bytes:
         presence = self.peers.meet(request)
@@ -303,8 +276,7 @@ class ControllerEndpoints:
         return self._hosted is not None and self._hosted.host.stopping
 
     async def _explain(self, request: bytes) -> bytes:
-        key = _key(request)
-        runtime = self._started()
+        key, runtime = _key(request), self._started()
         plan = runtime.host.plan
         planned = None if plan is None else plan.key_plan(key)
         answer = KeyExplanation(
@@ -324,18 +296,12 @@ class ControllerEndpoints:
         return self._fitting(OWNED_MAX, answer.limited)
 
     async def _tree(self, request: bytes) -> bytes:
-        key = _key(request)
-        runtime = self._started()
-        tree = await dated(self._connection, runtime.tree(key, externals))
-        return self._fitting(BRANCHES_MAX, tree.limited)
+        tree = self._started().tree(_key(request), externals)
+        return self._fitting(BRANCHES_MAX, (await dated(self._connection, tree)).limited)
 
     async def _manifest(self, request: bytes) -> bytes:
-        try:
-            wanted = msgspec.json.decode(request, type=ObjectName)
-        except DECODE_ERRORS as error:
-            raise UsageError(f"send the kind and the key of an object: {error}") from error
-        runtime = self._started()
-        for informer in runtime.host.informers.values():
+        wanted = _decoded(request, ObjectName, "the kind and the key of an object")
+        for informer in self._started().host.informers.values():
             table = informer.table
             stored = table.newest(wanted.key) if table.kind.name == wanted.kind else None
             if stored is not None and stored.value:
@@ -352,8 +318,10 @@ class ControllerEndpoints:
 
     async def _recording(self, request: bytes, *, masked: bool) -> bytes:
         """Return a part of the recording of a key; the request is the key and the part's number."""
-        runtime = self._started()
-        key, part = _part(request)
+        runtime, (text_of_key, _, number) = self._started(), request.partition(b" ")
+        key = _key(text_of_key)
+        if number and not number.isdigit():
+            raise UsageError("send one key as plain text, and perhaps the number of a part")
         recording = runtime.recording(key, masked=masked)
         if recording is None:
             raise NotFoundError(
@@ -361,7 +329,7 @@ class ControllerEndpoints:
                 "process, or newer recordings have replaced it; natsctl replay --record records "
                 "every sync"
             )
-        text = recording.to_json().decode()
+        part, text = int(number or 0), recording.to_json().decode()
         size = self._connection.payload_max // JSON_IN_JSON
         answer = RecordingPart(
             daemon=self._daemon,
@@ -390,27 +358,33 @@ class ControllerEndpoints:
         return msgspec.json.encode(Recorded(controller=name, daemon=self._daemon, keys=keys))
 
     async def _resync(self, request: bytes) -> bytes:
-        keys, runtime = _keys(request), self._running()
-        answer = Queuing(controller=runtime.name, daemon=self._daemon, queued=0)
-        queued = list[str]()
+        keys, runtime, source = _keys(request), self._running(), ""
+        invalid, paused = dict[str, str](), dict[str, str]()
+        unknown, elsewhere, queued = list[str](), list[str](), list[str]()
         for explanation in map(runtime.explain, keys):
-            key = explanation.key
+            key, source = explanation.key, explanation.source
+            has_work = explanation.exists or explanation.failures or explanation.paused is not None
             if explanation.invalid:
-                answer.invalid[key] = explanation.invalid
-            elif not _has_work(explanation):
-                answer.unknown.append(key)
+                invalid[key] = explanation.invalid
+            elif not (has_work or any(explanation.owned.values())):
+                unknown.append(key)
             elif explanation.paused is not None:
-                answer.paused[key] = str(explanation.paused)
+                paused[key] = str(explanation.paused)
             elif not runtime.holds(key):
-                answer.elsewhere.append(key)
+                elsewhere.append(key)
             else:
                 queued.append(key)
-            answer = replace(answer, source=explanation.source)
-        answer = replace(
-            answer,
+        answer = Queuing(
+            controller=runtime.name,
+            daemon=self._daemon,
             queued=runtime.resync(*queued) if queued or not keys else 0,
-            invalid_count=len(answer.invalid),
-            paused_count=len(answer.paused),
+            source=source,
+            unknown=unknown,
+            elsewhere=elsewhere,
+            invalid=invalid,
+            invalid_count=len(invalid),
+            paused=paused,
+            paused_count=len(paused),
         )
         return self._fitting(SHOWN_MAX, answer.limited)
 
@@ -441,13 +415,11 @@ class ControllerEndpoints:
         return self._planned(plan)
 
     def _planned(self, plan: GarbagePlan) -> bytes:
-        return self._fitting(ORPHANS_MAX, ControllerPlan.of(plan, self._runnable.name).limited)
+        whole = ControllerPlan.of(plan, self._runnable.name)
+        return self._fitting(ORPHANS_MAX, partial(first_orphans, whole))
 
     def _requested_plan(self, request: bytes) -> ControllerPlan:
-        try:
-            plan = msgspec.json.decode(request, type=ControllerPlan)
-        except DECODE_ERRORS as error:
-            raise UsageError(f"send the plan that {Verb.GC_PLAN} returned: {error}") from error
+        plan = _decoded(request, ControllerPlan, f"the plan that {Verb.GC_PLAN} returned")
         if plan.controller != self._runnable.name:
             raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
         return plan
@@ -468,10 +440,11 @@ class ControllerEndpoints:
         return self._started()
 
 
-def _has_work(explanation: Explanation) -> bool:
-    """Return whether a sync of the key has an object to work on, or a failure to repeat."""
-    owns = any(explanation.owned.values())
-    return explanation.exists or owns or explanation.failures > 0 or bool(explanation.paused)
+def _decoded(request: bytes, kind: type[T], wanted: str) -> T:
+    try:
+        return msgspec.json.decode(request, type=kind)
+    except DECODE_ERRORS as error:
+        raise UsageError(f"send {wanted}: {error}") from error
 
 
 def _key(request: bytes) -> str:
@@ -479,16 +452,6 @@ def _key(request: bytes) -> str:
     if len(keys) != 1:
         raise UsageError("send one key as plain text")
     return keys[0]
-
-
-def _part(request: bytes) -> tuple[str, int]:
-    try:
-        key, _, part = request.decode().strip().partition(" ")
-    except UnicodeDecodeError as error:
-        raise UsageError("send a key as UTF-8 text") from error
-    if part and not part.isdecimal():
-        raise UsageError("send one key as plain text, and perhaps the number of a part")
-    return check_key(key), int(part or 0)
 
 
 def _keys(request: bytes) -> list[str]:
@@ -500,11 +463,6 @@ def _keys(request: bytes) -> list[str]:
     if len(keys) > KEYS_MAX:
         raise UsageError(f"send at most {KEYS_MAX} keys at a time, or none for all primaries")
     return check_keys(keys)
-
-
-CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
-
-NO_PARTICIPATIONS: Mapping[str, Participation] = MappingProxyType({})
 
 
 def this_process() -> DaemonProcess:
@@ -566,7 +524,7 @@ async def answering(
                 offer(current)
                 offered = current
             for controller in controllers:
-                controller.note_activity()
+                controller.count_syncs()
             await asyncio.sleep(CHECK_S)
 
     async with serving(connection, identity) as service:

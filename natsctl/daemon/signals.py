@@ -82,7 +82,7 @@ FAILED = 1
 
 
 class StopLimit:
-    """Exits with status 1 if a stop takes over ten seconds longer than *stop_timeout_s*.
+    """Exits with status 1 if a stop takes over `MORE_S` longer than *stop_timeout_s*.
 
     Some handlers can't be stopped: a handler that ignores its cancellation, waits for a thread, or
     blocks the event loop. So a thread watches the limit. Before it exits, it logs each call in

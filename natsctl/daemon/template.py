@@ -23,14 +23,10 @@ _IN_USE = frozenset(
 
 
 class Project(msgspec.Struct, frozen=True):
-    """The files of a new controller.
+    """The texts of a new controller by file name, with the names of its test and its manifest.
 
-    Attributes:
-        controller: the path of the class, as `natsctl run` takes it.
-        test: the file name of the test.
-        manifest: the file name of the manifest.
-        secondaries: the bucket of the secondaries; empty if they are in a cluster.
-        files: the texts by file name, all in one folder.
+    `controller` is the path of the class, as `natsctl run` takes it, and `secondaries` their
+    bucket; empty if they are in a cluster.
     """
 
     controller: str
@@ -47,12 +43,19 @@ def project(name: str, *, kube: bool = False) -> Project:
     cluster. Its test needs no server and passes. Raises `UsageError` if the name can't become the
     name of a class, or if that name is taken.
     """
-    words = _words(name)
+    if not _NAME.fullmatch(name) or len(name) > NAME_MAX:
+        raise UsageError(
+            f"{name!r} cannot name a controller: give the name of one of its objects, such as site "
+            f"or edge-site, of at most {NAME_MAX} letters, digits and '-'"
+        )
+    words = [word.lower() for word in _WORD.findall(name)]
     plural_words = [*words[:-1], plural(words[-1])]
-    kind, kinds = _class(words), _class(plural_words)
+    kind, kinds = ("".join(map(str.capitalize, some)) for some in (words, plural_words))
     module, singular = "_".join(plural_words), "-".join(words)
     manifest = f"{singular}.yaml"
-    _check(name, kind, module)
+    taken = {*dir(Controller), *inspect.get_annotations(Controller), *sys.stdlib_module_names}
+    if kind in _IN_USE or module in taken or any(map(keyword.iskeyword, (kind, module))):
+        raise UsageError(f"{name!r} is taken by Python or natsctl: choose another name")
     meaning = {
         "Kind": kind,
         "Kinds": kinds,
@@ -63,7 +66,7 @@ def project(name: str, *, kube: bool = False) -> Project:
         "bucket": "-".join(plural_words),
         "manifest": manifest,
     }
-    variant = "-kube" if kube else ""
+    variant, folder = "-kube" if kube else "", resources.files("natsctl.daemon") / "templates"
     templates = {
         f"{module}.py": f"controller{variant}.py",
         f"test_{module}.py": f"test{variant}.py",
@@ -74,36 +77,8 @@ def project(name: str, *, kube: bool = False) -> Project:
         test=f"test_{module}.py",
         manifest=manifest,
         secondaries="" if kube else f"{singular}-notes",
-        files={file: _filled(template, meaning) for file, template in templates.items()},
+        files={
+            file: Template((folder / f"{template}.txt").read_text("utf-8")).substitute(meaning)
+            for file, template in templates.items()
+        },
     )
-
-
-def _words(name: str) -> list[str]:
-    if not _NAME.fullmatch(name) or len(name) > NAME_MAX:
-        raise UsageError(
-            f"{name!r} cannot name a controller: give the name of one of its objects, such as site "
-            f"or edge-site, of at most {NAME_MAX} letters, digits and '-'"
-        )
-    return [word.lower() for word in _WORD.findall(name)]
-
-
-def _class(words: list[str]) -> str:
-    return "".join(word.capitalize() for word in words)
-
-
-def _check(name: str, kind: str, module: str) -> None:
-    """Raise `UsageError` if a name would hide another one that the templates need."""
-    unusable = (
-        kind in _IN_USE
-        or keyword.iskeyword(kind)
-        or keyword.iskeyword(module)
-        or module in sys.stdlib_module_names
-        or module in {*dir(Controller), *inspect.get_annotations(Controller)}
-    )
-    if unusable:
-        raise UsageError(f"{name!r} is taken by Python or natsctl: choose another name")
-
-
-def _filled(template: str, meaning: dict[str, str]) -> str:
-    file = resources.files("natsctl.daemon") / "templates" / f"{template}.txt"
-    return Template(file.read_text("utf-8")).substitute(meaning)

@@ -30,13 +30,9 @@ class Stalls(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """A time in which the event loop is blocked.
+    """A time in which the event loop is blocked, by *line* of the user's code.
 
-    Attributes:
-        controller: the controller whose handler blocks the loop; empty if no handler does.
-        key: the key of the handler; empty if no handler blocks the loop.
-        line: the line of the user's code that blocks the loop.
-        logged: whether the begin of the stall was logged.
+    `controller` and `key` are empty if no handler blocks it.
     """
 
     controller: str

@@ -14,9 +14,9 @@ from nats.js.errors import NotFoundError
 
 from natsctl import NatsOptions, connect
 from natsctl.core.coordination.lease import Record, Workload, record_key
-from natsctl.daemon.doctor.doctor import examine
-from natsctl.daemon.doctor.finding import Bounds
+from natsctl.daemon.doctor import doctor
 from natsctl.daemon.doctor.finding import Result as Judged
+from natsctl.daemon.settings.settings import ControllerSettings
 from tests.support.cli.kube_namespace import unreachable
 from tests.support.cli.natsctl_command import ROOT, Natsctl, Result, Running
 from tests.support.clients.nats_admin import Admin
@@ -207,11 +207,13 @@ async def test_doctor_reports_a_missing_credentials_file(natsctl: Natsctl) -> No
     assert advice == "correct the option or the file that it names"
 
 
-async def test_doctor_warns_about_a_slow_server(nats_server: NatsServer) -> None:
+async def test_doctor_warns_about_a_slow_server(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "SLOW_S", 0.0)
     options = NatsOptions(servers=(nats_server.url,))
-    findings = {
-        entry.check: entry async for entry in examine([], options, None, bounds=Bounds(slow_s=0))
-    }
+    examined = doctor.examine([], options, None, ControllerSettings())
+    findings = {entry.check: entry async for entry in examined}
     assert findings["nats latency"].result is Judged.WARNING
     assert "run controllers closer to the server" in findings["nats latency"].advice
 

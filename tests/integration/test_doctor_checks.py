@@ -8,7 +8,7 @@ from aiohttp import web
 from controllers.webapps import WebApps
 from natsctl import KubeOptions, NatsOptions, kube, tertiary
 from natsctl.daemon.doctor.buckets import check_garbage
-from natsctl.daemon.doctor.finding import Bounds, CheckFinding, Result
+from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.kinds import used_by
 from natsctl.daemon.rbac import needs
@@ -35,7 +35,7 @@ VERSION = json.dumps({"major": "1", "minor": "30", "gitVersion": "v1.30.0"}).enc
 async def examined(*responses: web.Response) -> list[CheckFinding]:
     async with answering(in_turn(*responses)) as server:
         options = KubeOptions(server=server.url, attempts_max=1)
-        return [finding async for finding in check_kube(options, needs([WebApps()]), Bounds())]
+        return [finding async for finding in check_kube(options, needs([WebApps()]))]
 
 
 async def test_doctor_reports_a_server_that_is_not_a_kube_apiserver() -> None:
@@ -49,7 +49,7 @@ async def test_doctor_reports_a_server_that_does_not_answer() -> None:
     async with answering(hang) as server:
         options = KubeOptions(server=server.url, connect_timeout_s=0.1)
         needed = needs([WebApps()])
-        (finding,) = [finding async for finding in check_kube(options, needed, Bounds())]
+        (finding,) = [finding async for finding in check_kube(options, needed)]
     assert (finding.check, finding.result) == (CLUSTER, Result.FAILED)
     assert f"{server.url} does not answer within 0.2 s" in finding.found
 
@@ -77,7 +77,7 @@ async def test_doctor_reports_an_api_group_whose_own_server_is_gone(
 
     async with answering(answer) as server:
         options = KubeOptions(server=server.url, attempts_max=1)
-        findings = [found async for found in check_kube(options, needs([Things()]), Bounds())]
+        findings = [found async for found in check_kube(options, needs([Things()]))]
     [finding] = [found for found in findings if found.check.startswith("kind NodeMetrics")]
     assert finding.result is result
     assert "service unavailable" in finding.found

@@ -37,24 +37,61 @@ from natsctl.jetstream.bucket import (
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import PREFIX, STREAM
 from natsctl.jetstream.probe import PROBE, Probe, unused_key
-from natsctl.jetstream.store import LEASES, KvStore, LeaseStore
+from natsctl.jetstream.store import KvStore, LeaseStore
 
 EVENTS = "event stream"
 DAY_S = 24 * 3600
 
-Assess = Callable[[Bucket, Sequence[Used], dict[str, Any]], CheckFinding]
-"""Returns the finding about a bucket, from its uses and the server's `STREAM.INFO`."""
+RECREATE = "stop the daemons and delete the bucket: the first lease creates it again"
 
 
 async def check_buckets(
-    connection: Connection, used: Sequence[Used]
+    connection: Connection, used: Sequence[Used], *, of_leases: bool = False
 ) -> AsyncIterator[CheckFinding]:
     """Yield the findings about each bucket, and about the user's permissions there."""
+    assess = _fit_for_leases if of_leases else _as_declared
     for name in dict.fromkeys(use.bucket for use in used):
-        bucket = Bucket(connection, name)
-        uses = [use for use in used if use.bucket == name]
-        async for finding in check_bucket(bucket, uses, as_declared):
-            yield finding
+        bucket, uses = Bucket(connection, name), [use for use in used if use.bucket == name]
+        check = f"bucket {name}"
+        try:
+            info = await bucket.info()
+        except StoreDiffersError as error:
+            yield _difference_finding(check, str(error))
+            continue
+        except StoreMissingError:
+            yield await _missing(bucket, uses)
+        except PermissionDeniedError as error:
+            subject = f"$JS.API.STREAM.INFO.{bucket.stream}"
+            yield failed(check, str(error), permit("publish", [subject]))
+        except StoreTimeoutError as error:
+            advice = "check whether the servers of its stream run: a stream needs a leader"
+            yield failed(check, str(error), advice)
+        except StoreError as error:
+            yield failed(check, str(error), "see the server's log")
+        else:
+            yield assess(bucket, uses, info)
+        denied = [subject for use in uses for subject in await _denied(bucket, use)]
+        if denied:
+            yield _may_not(f"permissions {name}", denied)
+
+
+async def _denied(bucket: Bucket, use: Used) -> list[str]:
+    probe, keys = Probe(bucket.connection), use.kind.keys
+    denied = await (probe.watching(bucket, keys) if use.watched else probe.getting(bucket))
+    if use.written and not bucket.layout.origin:
+        denied += await probe.writing(f"{bucket.prefix}{unused_key(keys)}")
+    return denied
+
+
+async def _missing(bucket: Bucket, used: Sequence[Used]) -> CheckFinding:
+    check, refused = f"bucket {bucket.name}", await Probe(bucket.connection).creating(bucket.stream)
+    if not any(use.kind.create for use in used):
+        found = "it does not exist, and it is declared with create=False"
+        return failed(check, found, f"create it: nats kv add {bucket.name} --history 5")
+    if refused:
+        found = f"it does not exist, and the user may not create it: {refused[0]}"
+        return failed(check, found, _allow(refused))
+    return ok(check, "it does not exist yet: the controller creates it")
 
 
 async def check_mirrors(
@@ -87,56 +124,14 @@ async def check_mirrors(
             )
 
 
-async def check_bucket(
-    bucket: Bucket, used: Sequence[Used], assess: Assess
-) -> AsyncIterator[CheckFinding]:
-    """Yield the findings about one bucket: the result of *assess*, and missing permissions."""
-    check, probe = f"bucket {bucket.name}", Probe(bucket.connection)
-    try:
-        info = await bucket.info()
-    except StoreMissingError:
-        refused = await probe.creating(bucket.stream)
-        if not any(use.kind.create for use in used):
-            found = "it does not exist, and it is declared with create=False"
-            yield failed(check, found, f"create it: nats kv add {bucket.name} --history 5")
-        elif refused:
-            found = f"it does not exist, and the user may not create it: {refused[0]}"
-            yield failed(check, found, _allow(refused))
-        else:
-            yield ok(check, "it does not exist yet: the controller creates it")
-    except PermissionDeniedError as error:
-        yield failed(check, str(error), permit("publish", [f"$JS.API.STREAM.INFO.{bucket.stream}"]))
-    except StoreDiffersError as error:
-        yield _difference_finding(check, str(error))
-        return
-    except StoreTimeoutError as error:
-        advice = "check whether the servers of its stream run: a stream needs a leader"
-        yield failed(check, str(error), advice)
-    except StoreError as error:
-        yield failed(check, str(error), "see the server's log")
-    else:
-        yield assess(bucket, used, info)
-    denied = [subject for use in used for subject in await _denied(probe, bucket, use)]
-    if denied:
-        yield _may_not(f"permissions {bucket.name}", denied)
-
-
-async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
-    reading = probe.watching(bucket, used.kind.keys) if used.watched else probe.getting(bucket)
-    denied = await reading
-    if used.written and not bucket.layout.origin:
-        denied += await probe.writing(f"{bucket.prefix}{unused_key(used.kind.keys)}")
-    return denied
-
-
-def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
-    """Return whether a bucket has the options that its kinds declare; an `Assess`."""
+def _as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
+    """Return whether a bucket has the options that its kinds declare."""
     check = f"bucket {bucket.name}"
     for use in used:
         different = bucket.difference(use.kind, info["config"])
         if different is not None:
             return _difference_finding(check, different)
-    finding = sound(bucket, info)
+    finding = _sound(bucket, info)
     if finding.result is not Result.OK or not any(use.watched for use in used):
         return finding
     if bucket.layout.origin:
@@ -178,7 +173,7 @@ def _hints(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str
         )
 
 
-def sound(bucket: Bucket, info: dict[str, Any]) -> CheckFinding:
+def _sound(bucket: Bucket, info: dict[str, Any]) -> CheckFinding:
     """Return whether a bucket survives the loss of a server and protects its messages."""
     check, config = f"bucket {bucket.name}", info["config"]
     replicas, cluster = config.get("num_replicas", 1), info.get("cluster") or {}
@@ -250,21 +245,14 @@ def _allow(subjects: list[str]) -> str:
     return permit("publish", dict.fromkeys(subject.replace(PROBE, "*") for subject in subjects))
 
 
-INSTALLATION_CHECK = "installation"
-NO_INSTALLATION = "it has no id yet: the first daemon creates one"
-RECREATE = "stop the daemons and delete the bucket: the first lease creates it again"
-
-
 async def check_installation(connection: Connection) -> AsyncIterator[CheckFinding]:
     """Yield the id of the installation, or the reason why it can't be read."""
-    check, store = (
-        INSTALLATION_CHECK,
-        KvStore(Bucket(connection, INSTALLATION.bucket), INSTALLATION),
-    )
+    check, none = "installation", "it has no id yet: the first daemon creates one"
     try:
+        store = KvStore(Bucket(connection, INSTALLATION.bucket), INSTALLATION)
         current = await known_installation(store)
     except StoreMissingError:
-        yield ok(check, NO_INSTALLATION)
+        yield ok(check, none)
     except PermissionDeniedError as error:
         yield ok(check, f"only daemons need to read it: {error}")
     except (StoreError, InvalidObjectError) as error:
@@ -272,7 +260,7 @@ async def check_installation(connection: Connection) -> AsyncIterator[CheckFindi
     else:
         adopted = ", ".join(current.adopted) if current else ""
         objects = f", with the objects of {adopted}" if adopted else ""
-        yield ok(check, f"{current.id}{objects}" if current else NO_INSTALLATION)
+        yield ok(check, f"{current.id}{objects}" if current else none)
 
 
 async def check_garbage(
@@ -289,16 +277,6 @@ async def check_garbage(
         if held:
             advice = f"run natsctl gc plan, then natsctl repair gc -c {controller}"
             yield warning(f"garbage of {controller}", f"collection is held: {held}", advice)
-
-
-async def check_leases(
-    connection: Connection, leases: Sequence[Used]
-) -> AsyncIterator[CheckFinding]:
-    """Check the bucket of leases, if there are *leases*."""
-    if leases:
-        bucket = Bucket(connection, LEASES.bucket)
-        async for finding in check_bucket(bucket, leases, _fit_for_leases):
-            yield finding
 
 
 async def check_holders(
@@ -331,7 +309,7 @@ async def check_holders(
 
 
 def _fit_for_leases(bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
-    """Return whether leases can be written to the bucket and stay for long enough; an `Assess`."""
+    """Return whether leases can be written to the bucket and stay for long enough."""
     check, config = f"bucket {bucket.name}", info["config"]
     if not config.get("allow_msg_ttl"):
         found = "leases cannot be written: the bucket does not allow a TTL per message"
@@ -340,4 +318,4 @@ def _fit_for_leases(bucket: Bucket, _used: Sequence[Used], info: dict[str, Any])
     if age_s > 0:
         found = f"the record of who works expires {age_s:g} s after a change, and then all pause"
         return failed(check, found, RECREATE)
-    return sound(bucket, info)
+    return _sound(bucket, info)

@@ -18,19 +18,9 @@ from natsctl.daemon.doctor.buckets import (
     check_garbage,
     check_holders,
     check_installation,
-    check_leases,
     check_mirrors,
 )
-from natsctl.daemon.doctor.finding import (
-    Bounds,
-    CheckFinding,
-    Result,
-    failed,
-    ok,
-    permit,
-    skew,
-    warning,
-)
+from natsctl.daemon.doctor.finding import CheckFinding, Result, failed, ok, permit, skew, warning
 from natsctl.daemon.doctor.kube import check_kube
 from natsctl.daemon.kinds import Used, cluster_for, clusters_of, used_by
 from natsctl.daemon.messages import NAME, Verb
@@ -53,48 +43,35 @@ from natsctl.jetstream.service import ROOT, control_subjects
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.hiding import enumerated
 
-SERVER, SPEED, JETSTREAM, LIMITS, CLOCK = (
-    *("nats server", "nats latency", "jetstream", "jetstream limits", "nats clock"),
-)
-PERMISSIONS, SERVICE, ASKING = "nats permissions", "service", "asking daemons"
+SERVER, SPEED, JETSTREAM, LIMITS = ("nats server", "nats latency", "jetstream", "jetstream limits")
+CLOCK, PERMISSIONS = "nats clock", "nats permissions"
+SERVICE, ASKING = "service", "asking daemons"
 SAMPLES = 5  # requests; the latency is the median
+SLOW_S = 0.25  # the time of a request and its answer that is a warning
+FULL = 0.8  # the used share of a limit that is a warning
 SHOWN_MAX = 5  # keys in a finding
 UNANSWERED = "cannot be answered"  # in the error of a user who may not receive answers
-
-Verbs = Mapping[str, Sequence[Verb]]
-"""The verbs that a daemon answers, by controller."""
 
 
 async def examine(
     controllers: Sequence[Controller | Guest],
     nats: NatsOptions,
     cluster: KubeOptions | None,
-    *,
-    settings: ControllerSettings | None = None,
-    bounds: Bounds | None = None,
+    settings: ControllerSettings,
 ) -> AsyncIterator[CheckFinding]:
-    """Yield the findings about NATS, then about the cluster.
+    """Yield the findings about NATS, then about the cluster; the checks change nothing.
 
-    The checks change nothing. Controllers don't work if a finding is failed. A failure that makes
-    all further checks of NATS impossible is the last one about NATS.
-
-    Args:
-        controllers: the controllers; without any, only the needs of every controller are checked.
-        nats: how to connect to NATS.
-        cluster: how to connect to the cluster; None if there is none.
-        settings: the settings of the controllers; leases are checked if the settings need them.
-        bounds: the bounds beyond which a check warns.
+    Without controllers, only the needs of every controller are checked; leases are if the settings
+    need them. A failure that makes all further checks of NATS impossible is the last about NATS.
     """
-    settings = ControllerSettings() if settings is None else settings
-    bounds = Bounds() if bounds is None else bounds
     try:
         async with connect(nats) as connection:
-            async for finding in _server(connection, bounds):
+            async for finding in _server(connection):
                 yield finding
                 if finding.result is Result.FAILED and finding.check in {PERMISSIONS, JETSTREAM}:
                     break  # no further request would be answered
             else:
-                async for finding in _contents(connection, controllers, cluster, settings, bounds):
+                async for finding in _contents(connection, controllers, cluster, settings):
                     yield finding
     except (ConnectError, UsageError) as error:
         advice = "start a server, or set its address: --server, --context or NATSCTL_SERVER"
@@ -103,16 +80,16 @@ async def examine(
         elif "refuses" in str(error):
             advice = "set the credentials: --user and --password, --creds, --nkey or --token"
         yield failed(SERVER, str(error), advice)
-    async for finding in check_kube(cluster, needs(controllers), bounds):
+    async for finding in check_kube(cluster, needs(controllers)):
         yield finding
 
 
-async def _server(connection: Connection, bounds: Bounds) -> AsyncIterator[CheckFinding]:
+async def _server(connection: Connection) -> AsyncIterator[CheckFinding]:
     version = connection.client.connected_server_version
     number = f"{version.major}.{version.minor}.{version.patch}"
     yield ok(SERVER, f"{connection.state().server}, version {number}")
     try:
-        yield await _latency(connection, bounds)
+        yield await _latency(connection)
         info = await connection.api("INFO")
     except PermissionDeniedError as error:
         if UNANSWERED in str(error):
@@ -126,7 +103,7 @@ async def _server(connection: Connection, bounds: Bounds) -> AsyncIterator[Check
     else:
         streams, consumers = info.get("streams", 0), info.get("consumers", 0)
         yield ok(JETSTREAM, f"{streams} streams, {consumers} consumers")
-        yield _limits(info, bounds)
+        yield _limits(info)
 
 
 async def _contents(
@@ -134,10 +111,15 @@ async def _contents(
     controllers: Sequence[Controller | Guest],
     cluster: KubeOptions | None,
     settings: ControllerSettings,
-    bounds: Bounds,
 ) -> AsyncIterator[CheckFinding]:
-    used, leases = list(used_by(controllers)), list[Used]()
-    for name in (controller.name for controller in controllers):
+    used, leases, verbs = list(used_by(controllers)), list[Used](), dict[str, list[Verb]]()
+    for controller in controllers:
+        name = controller.name
+        verbs[name] = [Verb.STATUS]  # that a daemon answers
+        if isinstance(controller, Controller) and makes_secondaries(type(controller)):
+            verbs[name] = list(Verb)
+        elif isinstance(controller, Controller | Hosted):
+            verbs[name] = [verb for verb in Verb if not verb.collects]
         if settings.leader_elect or settings.shard:
             once = FIRST_RUNS.part(first_run_of(name))
             used.append(Used(once, written=True, controller=name, watched=False))
@@ -151,25 +133,24 @@ async def _contents(
                 return await clusters_of(controllers, kube)
         return {}
 
-    verbs = verbs_of(controllers)
     owners = {controller.name: owner_of(controller) for controller in controllers}
     for part in (
         check_installation(connection),
         check_buckets(connection, used),
         check_mirrors(connection, [use.bucket for use in used]),
-        check_leases(connection, leases),
+        check_buckets(connection, leases, of_leases=True),
         check_holders(connection, owners, clusters),
         check_garbage(connection, used),
         check_events(connection, used),
         _requests(Probe(connection), verbs),
         _daemons(connection, verbs),
-        _clock(connection, used, bounds),
+        _clock(connection, used),
     ):
         async for finding in part:
             yield finding
 
 
-async def _latency(connection: Connection, bounds: Bounds) -> CheckFinding:
+async def _latency(connection: Connection) -> CheckFinding:
     """Measure the time of a request without responders, which the server itself answers."""
     clock = asyncio.get_running_loop().time
     times_s = []
@@ -186,13 +167,13 @@ async def _latency(connection: Connection, bounds: Bounds) -> CheckFinding:
             pass
         times_s.append(clock() - started)
     found = f"{1000 * median(times_s):.1f} ms round trip"
-    if median(times_s) > bounds.slow_s:
+    if median(times_s) > SLOW_S:
         advice = "every write takes as long: run controllers closer to the server"
         return warning(SPEED, found, advice)
     return ok(SPEED, found)
 
 
-def _limits(info: dict[str, Any], bounds: Bounds) -> CheckFinding:
+def _limits(info: dict[str, Any]) -> CheckFinding:
     named = {
         "bytes of memory": ("memory", "max_memory"),
         "bytes of files": ("storage", "max_storage"),
@@ -209,7 +190,7 @@ def _limits(info: dict[str, Any], bounds: Bounds) -> CheckFinding:
                 texts.append(text)
                 if in_use >= limit:
                     none_left.append(text)
-                elif in_use / limit >= bounds.full:
+                elif in_use / limit >= FULL:
                     full.append(text)
     advice = "raise the account's limits, or delete data"
     if none_left:
@@ -219,9 +200,7 @@ def _limits(info: dict[str, Any], bounds: Bounds) -> CheckFinding:
     return ok(LIMITS, ", ".join(texts) or "there are none")
 
 
-async def _clock(
-    connection: Connection, used: Sequence[Used], bounds: Bounds
-) -> AsyncIterator[CheckFinding]:
+async def _clock(connection: Connection, used: Sequence[Used]) -> AsyncIterator[CheckFinding]:
     """Compare the local clock with the server's, whose time is in each `STREAM.INFO`."""
     for name in dict.fromkeys(use.bucket for use in used):
         before = datetime.now(UTC)
@@ -231,20 +210,8 @@ async def _clock(
             continue
         if "ts" in info:
             server_time = datetime.fromisoformat(info["ts"])
-            yield skew(CLOCK, before, server_time, datetime.now(UTC), bounds.skew_s)
+            yield skew(CLOCK, before, server_time, datetime.now(UTC))
             return
-
-
-def verbs_of(controllers: Iterable[Controller | Guest]) -> Verbs:
-    """Return the verbs that a daemon with these controllers answers."""
-    verbs: dict[str, Sequence[Verb]] = {}
-    for controller in controllers:
-        verbs[controller.name] = (Verb.STATUS,)
-        if isinstance(controller, Controller) and makes_secondaries(type(controller)):
-            verbs[controller.name] = tuple(Verb)
-        elif isinstance(controller, Controller | Hosted):
-            verbs[controller.name] = tuple(verb for verb in Verb if not verb.collects)
-    return verbs
 
 
 async def _daemons(connection: Connection, names: Iterable[str]) -> AsyncIterator[CheckFinding]:
@@ -270,10 +237,13 @@ async def _daemons(connection: Connection, names: Iterable[str]) -> AsyncIterato
                     yield warning(f"modes {name}", found, advice)
 
 
-async def _requests(probe: Probe, verbs: Verbs) -> AsyncIterator[CheckFinding]:
+async def _requests(
+    probe: Probe, verbs: Mapping[str, Sequence[Verb]]
+) -> AsyncIterator[CheckFinding]:
     """Yield whether a daemon of this user can serve requests, and which ones the user may send.
 
-    Controllers work without both. The checks only try permissions, see `Probe`.
+    Controllers work without both, and a user who only runs daemons needs to send none. The checks
+    only try permissions, see `Probe`.
     """
     if not verbs:
         return
@@ -286,30 +256,20 @@ async def _requests(probe: Probe, verbs: Verbs) -> AsyncIterator[CheckFinding]:
         yield warning(SERVICE, f"a daemon of this user gets no requests: {found}", advice)
     else:
         yield ok(SERVICE, f"{NAME}, of {', '.join(verbs)}")
-    yield await _asking(probe, subjects)
-
-
-async def _asking(probe: Probe, subjects: Mapping[str, Verb]) -> CheckFinding:
-    """Return the verbs that this user may request; a user who only runs daemons needs none."""
     find = f"{ROOT}.INFO.{NAME}"
     cannot_find = await probe.requesting(find)
     denied = await probe.requesting(*subjects)
     may_request = {subjects[subject] for subject in subjects.keys() - denied}
     allowed = [verb for verb in Verb if verb in may_request]
     if cannot_find and may_request - {Verb.STATUS}:  # daemons themselves need the status
-        return warning(
-            ASKING,
-            f"this user may send requests to daemons but not find them: not publish to {find}",
-            permit("publish", [find]),
-        )
-    if denied and not cannot_find and not allowed:
-        return warning(
-            ASKING,
-            f"this user may find daemons but send no requests: not publish to {', '.join(denied)}",
-            f"for the requests that the user needs, {permit('publish', denied)}",
-        )
-    if cannot_find or not allowed:
-        nobody = "not permitted to this user: only commands such as natsctl status need it"
-        return ok(ASKING, nobody)
-    exceptions = f"; not everything: {', '.join(denied)}" if denied else ""
-    return ok(ASKING, ", ".join(allowed) + exceptions)
+        found = "this user may send requests to daemons but not find them: not publish to"
+        yield warning(ASKING, f"{found} {find}", permit("publish", [find]))
+    elif denied and not cannot_find and not allowed:
+        found = "this user may find daemons but send no requests: not publish to"
+        advice = f"for the requests that the user needs, {permit('publish', denied)}"
+        yield warning(ASKING, f"{found} {', '.join(denied)}", advice)
+    elif cannot_find or not allowed:
+        yield ok(ASKING, "not permitted to this user: only commands such as natsctl status need it")
+    else:
+        exceptions = f"; not everything: {', '.join(denied)}" if denied else ""
+        yield ok(ASKING, ", ".join(allowed) + exceptions)

@@ -6,9 +6,11 @@ from enum import Enum
 
 import msgspec
 
+SKEW_S = 2.0  # the difference of two clocks that is a warning, beyond the error of the measurement
+
 
 class Result(Enum):
-    """The result of a check."""
+    """The result of a check; controllers don't work if one is failed."""
 
     OK = "ok"
     WARNING = "warning"
@@ -22,20 +24,6 @@ class CheckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     result: Result
     found: str
     advice: str = ""
-
-
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds beyond which a check warns.
-
-    Attributes:
-        slow_s: the time of a request and its answer, in seconds.
-        skew_s: the difference of two clocks, in seconds, beyond the error of the measurement.
-        full: the used share of a limit.
-    """
-
-    slow_s: float = 0.25
-    skew_s: float = 2.0
-    full: float = 0.8
 
 
 def ok(check: str, found: str) -> CheckFinding:
@@ -58,9 +46,7 @@ def permit(action: str, subjects: Iterable[str]) -> str:
     return f"allow it in the user's permissions, {action}: {', '.join(subjects)}"
 
 
-def skew(
-    check: str, before: datetime, remote: datetime, after: datetime, limit_s: float
-) -> CheckFinding:
+def skew(check: str, before: datetime, remote: datetime, after: datetime) -> CheckFinding:
     """Return the finding about a remote clock.
 
     The clock showed *remote* between the local times *before* and *after*. The difference is
@@ -68,12 +54,11 @@ def skew(
     """
     ahead_s = (remote - after).total_seconds()
     behind_s = (before - remote).total_seconds()
-    skew_s = max(ahead_s, behind_s, 0.0)
-    if skew_s <= limit_s:
+    skew_s = max(ahead_s, behind_s)
+    if skew_s <= SKEW_S:
         return ok(check, "equal to the local clock")
-    word = "ahead of" if ahead_s > behind_s else "behind"
     return warning(
         check,
-        f"{skew_s:.0f} s {word} the local clock",
+        f"{skew_s:.0f} s {'ahead of' if ahead_s > behind_s else 'behind'} the local clock",
         "set both clocks by NTP: ages, deletion times and credentials depend on them",
     )

@@ -149,12 +149,13 @@ async def test_a_plan_is_for_a_few_keys(harness: Harness, keys: list[str]) -> No
 
 
 async def test_a_controller_with_too_many_objects_is_planned_by_a_command(
-    harness: Harness,
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("natsctl.daemon.plan.OBJECTS_MAX", 1)
     for key in ("corner", "odd"):
         await harness.stores.store(Shops.shops.kind).create(key, b"5")
     await harness.run_until_idle()
-    planner = Planner(nats=harness.stores, objects_max=1)
+    planner = Planner(nats=harness.stores)
     with pytest.raises(UsageError, match=r"at most 1: run natsctl plan -c .*:Shops, which"):
         await planner.plan(harness.runtime, ["corner"])
 
