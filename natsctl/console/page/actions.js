@@ -1,9 +1,8 @@
 /** Asks about an action, requests it, and reports what happened. */
 
 import { diff, planned } from "./changes.js";
-import { ask, field, show } from "./dialog.js";
+import { ask, field, report, show } from "./dialog.js";
 import { counted, h, shown } from "./dom.js";
-import { report } from "./reports.js";
 import { act, download, get } from "./server.js";
 
 const ASKED_FROM = 20; // keys whose resync is awaited about
@@ -14,10 +13,7 @@ const ASKED_FROM = 20; // keys whose resync is awaited about
  *   {state: string, cause: string, prefix: string}}} Target
  */
 
-/**
- * Return a button of an action. If it is *off*, it says why when somebody tries it.
- * @param [off] the reason
- */
+/** Return a button of an action. If it is *off*, which is the reason, it says so when somebody tries it. */
 export function button(label, onclick, off) {
   if (!off) return h("button", { type: "button", onclick }, label);
   const why = `${label} is off: ${shown(off)}`;
@@ -26,14 +22,12 @@ export function button(label, onclick, off) {
   }, label);
 }
 
-/** @param {Target} target */
 export async function resync(target) {
   const isAsked = !target.keys || target.keys.length >= ASKED_FROM;
   if (isAsked && !(await ask({ title: `Resync ${subject(target)}?`, button: "Resync" }))) return;
   await perform("resync", body(target));
 }
 
-/** @param {Target} target */
 export async function pause(target) {
   const answer = await ask({
     title: `Pause ${subject(target)}?`,
@@ -45,23 +39,20 @@ export async function pause(target) {
     ],
     button: "Pause",
   });
-  if (!answer) return;
-  const time = answer.limit ? { for: answer.limit } : {};
-  await perform("pause", { ...body(target), reason: answer.reason, ...time });
+  if (answer) await perform("pause", { ...body(target), reason: answer.reason, for: answer.limit });
 }
 
-/** @param {Target} target */
 export async function resume(target) {
   if (!target.keys && !(await ask({ title: `Resume ${subject(target)}?`, button: "Resume" }))) return;
   await perform("resume", body(target));
 }
 
-/** Record every sync of a key from now on. @param {Target} target */
+/** Record every sync of a key from now on. */
 export async function record(target) {
-  await perform("record", { ...body(target), stop: false });
+  await perform("record", body(target));
 }
 
-/** Show what the next sync of a key would do. @param {Target} target */
+/** Show what the next sync of a key would do. */
 export async function plan(target) {
   const answer = await perform("plan", body(target));
   if (answer) await show({ title: `Plan for ${subject(target)}`, content: planned(answer.result) });
@@ -74,7 +65,7 @@ export async function edit(target) {
   if (!draft) return;
   const text = h("textarea", { name: "text", rows: 20, cols: 80, spellcheck: "false" });
   text.value = draft.text;
-  for (;;) {
+  for (let isDone = false; !isDone;) {
     const written = await ask({
       title: `Edit ${shown(key, 80)}`,
       text: `Revision ${draft.revision}, without status and bookkeeping. A secret stays as *** hides it.`,
@@ -83,7 +74,7 @@ export async function edit(target) {
     });
     if (!written) return;
     const change = { ...body(target), text: written.text, revision: draft.revision };
-    if (await stored("edit", change, `Store ${shown(key, 80)}?`)) return;
+    isDone = await stored("edit", change, `Store ${shown(key, 80)}?`);
   }
 }
 
@@ -94,7 +85,7 @@ export async function rollback(target, revision) {
 
 /** Show what a change would change, and store it if the user agrees; return whether that is done. */
 async function stored(action, change, title) {
-  const preview = await perform(action, { ...change, sure: false });
+  const preview = await perform(action, change);
   if (!preview) return false;
   const { differences, faults } = preview.result;
   const list = faults.length > 0 && h("ul", { class: "problems", "aria-label": "Faults" },
@@ -102,33 +93,28 @@ async function stored(action, change, title) {
   const agrees = await ask({
     title,
     text: list ? "It does not match the schema that the controller has published:" : "",
-    content: [list, diff(differences, "Changes")].filter(Boolean),
+    content: [list, diff(differences, "Changes")],
     button: "Store",
     isReady: () => !list,
   });
   return agrees !== null && (await perform(action, { ...change, sure: true })) !== null;
 }
 
-/**
- * Delete orphans after the user has typed their number.
- * @param garbage the answer that the user sees
- * @param orphans the selected ones
- */
-export async function collect(garbage, orphans) {
-  const typed = field(`Type ${orphans.length} to delete ${counted(orphans.length, "object")}`, {
-    name: "count", inputmode: "numeric", autocomplete: "off", autofocus: true,
-  });
+/** Delete the selected orphans of the answer that the user sees, after their number was typed. */
+export async function collect({ controller, refused }, orphans) {
+  const { length } = orphans;
   const answer = await ask({
-    title: `Delete ${counted(orphans.length, "object")}?`,
-    text: garbage.refused ? `Garbage collection is held: ${shown(garbage.refused)}` : "",
-    content: [typed],
+    title: `Delete ${counted(length, "object")}?`,
+    text: refused ? `Garbage collection is held: ${shown(refused)}` : "",
+    content: [field(`Type ${length} to delete ${counted(length, "object")}`, {
+      name: "count", inputmode: "numeric", autocomplete: "off", autofocus: true,
+    })],
     button: "Delete",
     isDestructive: true,
-    isReady: (values) => values.count.trim() === String(orphans.length),
+    isReady: (values) => values.count.trim() === String(length),
   });
   if (!answer) return false;
   const objects = orphans.map(({ kind, key, revision }) => ({ kind, key, revision }));
-  const { controller } = garbage;
   return (await perform("garbage", { controller, objects, count: Number(answer.count) })) !== null;
 }
 

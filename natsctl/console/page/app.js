@@ -1,12 +1,11 @@
 /** Shows the view of the URL, follows links and keys, and reports the state of the connection. */
 
-import { show } from "./dialog.js";
+import { clearReports, Notice, show } from "./dialog.js";
 import { h, refreshAges, replace } from "./dom.js";
-import { controllersView, Garbage } from "./garbage.js";
+import { controllersView, garbageView } from "./garbage.js";
 import { bucketsView, homeView, membersView } from "./home.js";
 import { Key } from "./key.js";
 import { Keys } from "./keys.js";
-import { clearReports, Notice } from "./reports.js";
 import { Live } from "./server.js";
 
 const ROUTES = [
@@ -14,7 +13,7 @@ const ROUTES = [
   [/^\/keys\/([^/]+)$/, (...given) => new Keys(...given), ["controller"]],
   [/^\/key\/([^/]+)\/(.+)$/, (...given) => new Key(...given), ["controller", "key"]],
   [/^\/garbage$/, controllersView, []],
-  [/^\/garbage\/([^/]+)$/, (...given) => new Garbage(...given), ["controller"]],
+  [/^\/garbage\/([^/]+)$/, garbageView, ["controller"]],
   [/^\/members$/, membersView, []],
   [/^\/buckets$/, bucketsView, []],
   [/^\/buckets\/([^/]+)$/, (...given) => new Keys(...given), ["bucket"]],
@@ -40,14 +39,11 @@ const SHORTCUTS = [
  *   moved?: (query: URLSearchParams) => void}} View
  */
 
-/** @typedef {{controller?: string, bucket?: string, key?: string, query: URLSearchParams}} Route */
-
 const main = document.getElementById("main");
 const pill = document.getElementById("live");
 const MOVES = { j: 1, k: -1 };
 
-/** @type {{path: string, view: View, live: Live} | null} */
-let present = null;
+let present = null; // the path, the view and its `Live`
 
 function open() {
   const path = location.pathname;

@@ -8,19 +8,15 @@ const VALUE_MAX = 4_000;
 export function diff(differences, label) {
   if (differences.length === 0) return h("p", { class: "empty" }, "No field differs.");
   const heading = h("tr", {}, ...["Field", "Before", "After"].map((name) => h("th", { scope: "col" }, name)));
-  const rows = differences.map(({ path, before, after }) => h("tr", {},
-    h("th", { scope: "row", class: "text" }, shown(path || "(the whole value)")),
-    changed(before, "del"), changed(after, "ins")));
+  const cell = (content, tag) => {
+    if (content === null || content === undefined) return h("td", {}, h("span", { class: "muted" }, "none"));
+    const text = typeof content === "string" ? content : JSON.stringify(content, null, 1);
+    return h("td", {}, h(tag, { class: "text" }, shown(text, VALUE_MAX)));
+  };
+  const rows = differences.map(({ path: name, before, after }) => h("tr", {},
+    h("th", { scope: "row", class: "text" }, shown(name || "(the whole value)")), cell(before, "del"), cell(after, "ins")));
   const table = h("table", { class: "diff", "aria-label": label }, h("thead", {}, heading), h("tbody", {}, ...rows));
   return h("div", { class: "scroller", role: "region", tabindex: 0, "aria-label": label }, table);
-}
-
-function changed(content, tag) {
-  if (content === null || content === undefined) {
-    return h("td", {}, h("span", { class: "muted" }, "none"));
-  }
-  const text = typeof content === "string" ? content : JSON.stringify(content, null, 1);
-  return h("td", {}, h(tag, { class: "text" }, shown(text, VALUE_MAX)));
 }
 
 /** Return the content of a plan, as `natsctl plan -o json` prints it. */

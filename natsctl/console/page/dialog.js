@@ -1,28 +1,35 @@
-/** Shows a dialog, and returns what the user answers. */
+/** Shows dialogs and reports: what the user answers, what a page can't show, what an action did. */
 
-import { h } from "./dom.js";
+import { age, counted, h, replace, shown } from "./dom.js";
 
-/**
- * Return a labelled field for `ask`.
- * @param attributes `name` names the answer
- */
+const REPORTS_MAX = 5;
+const TITLES = {
+  refused: "Refused",
+  not_found: "Not found",
+  timeout: "No answer in time",
+  unavailable: "Not available",
+  no_daemon: "No daemon",
+  invalid: "Invalid",
+  conflict: "Conflict",
+  old_daemon: "The daemon is too old",
+  signed_out: "Signed out",
+  failed: "Failed",
+  offline: "No connection to the console",
+};
+
+/** Return a labelled field for `ask`, whose attribute `name` names the answer. */
 export function field(label, attributes) {
   return h("label", {}, h("span", {}, label), h("input", attributes));
 }
 
-/**
- * Ask a question.
- * @param [question.content] fields, and what else the dialog shows
- * @param question.button the button that agrees
- * @param [question.isReady] whether the values of the fields allow the button
- */
-export function ask({ title, text = "", content = [], button, isDestructive, isReady }) {
+/** Ask a question; `isReady` tells whether the values of the fields in `content` allow the `button`. */
+export function ask({ title, text = "", content = [], button, isDestructive, isReady = () => true }) {
   const agree = h("button", { type: "submit", class: isDestructive ? "danger" : "primary" }, button);
   const form = h("form", {}, text && h("p", {}, text), ...content);
   const values = () => Object.fromEntries(new FormData(form));
-  const update = () => { agree.disabled = isReady !== undefined && !isReady(values()); };
-  return opened(title, form, [agree], (close) => {
-    form.addEventListener("input", update);
+  const update = () => { agree.disabled = !isReady(values()); };
+  form.addEventListener("input", update);
+  return opened(title, form, agree, (close) => {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (!agree.disabled) close(values());
@@ -33,21 +40,19 @@ export function ask({ title, text = "", content = [], button, isDestructive, isR
 
 /** Show something until the user closes it. */
 export function show({ title, content }) {
-  return opened(title, h("form", {}, content), [], () => {});
+  return opened(title, h("form", {}, content), null, () => {});
 }
 
-function opened(title, form, buttons, prepare) {
+function opened(title, form, agree, prepare) {
   const focused = document.activeElement;
-  const heading = h("h2", { id: "dialog-title" }, title);
-  const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, heading, form);
+  const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, h("h2", { id: "dialog-title" }, title), form);
   return new Promise((resolve) => {
     const close = (value) => {
       resolve(value);
       dialog.close();
     };
-    const label = buttons.length ? "Cancel" : "Close";
-    const cancel = h("button", { type: "button", onclick: () => close(null) }, label);
-    form.append(h("p", { class: "buttons" }, cancel, ...buttons));
+    const cancel = h("button", { type: "button", onclick: () => close(null) }, agree ? "Cancel" : "Close");
+    form.append(h("p", { class: "buttons" }, cancel, agree));
     prepare(close);
     dialog.addEventListener("close", () => {
       resolve(null); // Esc; a value that was given before stays
@@ -57,4 +62,68 @@ function opened(title, form, buttons, prepare) {
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+/** The lines above a view: what is missing, and how old its values are if they are not current. */
+export class Notice {
+  /** @param {HTMLElement} view is dimmed while its values are old */
+  constructor(view) {
+    this._view = view;
+    this._text = "";
+    this._asOf = 0;
+    this._why = { failed: false, cut: false };
+    this.element = h("div", { class: "notice", role: "status" });
+    this.lastKnown = h("p", { class: "last-known", hidden: true });
+    this._set("Loading…", "loading");
+  }
+
+  /** Show the error of a load, or nothing. */
+  failed(error) {
+    if (error) this._set(`${TITLES[error.reason] ?? "Error"}: ${shown(error.message)}`, "bad");
+    else if (this._kind !== "partial") this._set("", "");
+    this.update({ failed: error !== null });
+  }
+
+  /** Show whether all daemons answered. */
+  answered({ as_of: asOf, partial }) {
+    this._asOf = asOf;
+    this.update({ failed: false });
+    if (!partial) return this._set("", "");
+    const { answered, expected, missing } = partial;
+    const names = missing.length ? `; no answer from ${missing.map((name) => shown(name, 80)).join(", ")}` : "";
+    return this._set(`${answered} of ${counted(expected, "daemon")} answered${names}`, "partial");
+  }
+
+  /** @param {{failed?: boolean, cut?: boolean}} why the last load failed, the connection is cut */
+  update(why) {
+    this._why = { ...this._why, ...why };
+    const isOld = this._asOf > 0 && (this._why.failed || this._why.cut);
+    this._view.classList.toggle("old", isOld);
+    this.lastKnown.hidden = !isOld;
+    const time = new Date(this._asOf * 1000).toISOString();
+    if (isOld && this._time !== time) replace(this.lastKnown, "The last known values, from ", age(time), " ago");
+    this._time = isOld ? time : "";
+  }
+
+  _set(text, kind) {
+    this._kind = kind;
+    if (text === this._text) return; // a screen reader reads each change
+    this._text = text;
+    this.element.dataset.kind = kind;
+    replace(this.element, text && h("p", {}, text));
+  }
+}
+
+/** Show the result of an action until the user closes it, or opens another page. */
+export function report(text, { isError = false } = {}) {
+  const list = document.getElementById("reports");
+  const close = h("button", { type: "button", "aria-label": "Close the report", onclick: () => item.remove() }, "×");
+  const item = h("div", { class: isError ? "report bad" : "report" }, h("p", {}, shown(text)), close);
+  list.append(item);
+  while (list.children.length > REPORTS_MAX) list.firstElementChild.remove();
+}
+
+/** Remove all reports but errors. */
+export function clearReports() {
+  for (const item of document.querySelectorAll("#reports > :not(.bad)")) item.remove();
 }

@@ -14,8 +14,22 @@ const BADGES = {
 const PLACES = 60; // of a line of numbers; the newest is at the right
 export const NOTHING = "-";
 
-/** @typedef {Node | string | null | undefined | false} Child */
-/** @typedef {Record<string, string | number | boolean | null | undefined | EventListener>} Attributes */
+const path = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");
+
+/** The path of each view. A key may contain slashes. */
+export const paths = {
+  keys: (controller) => path("keys", controller),
+  key: (controller, key) => path("key", controller, key),
+  garbage: (controller) => path("garbage", controller),
+  bucket: (bucket) => path("buckets", bucket),
+  object: (bucket, key) => path("buckets", bucket, key),
+};
+
+/** Return the path of the keys of a route's controller or bucket, or of one *key* of them. */
+export function pathOf({ controller, bucket }, key) {
+  if (bucket === undefined) return key === undefined ? paths.keys(controller) : paths.key(controller, key);
+  return key === undefined ? paths.bucket(bucket) : paths.object(bucket, key);
+}
 
 /**
  * Return a new element. An attribute `on…` is a listener. An attribute that is null, undefined or
@@ -34,17 +48,15 @@ function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
-    else if (value !== null && value !== undefined && value !== false) {
-      element.setAttribute(name, String(value));
-    }
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, String(value));
   }
-  element.append(...given(children));
+  replace(element, ...children);
   return element;
 }
 
-/** Replace the children of an element. */
+/** Replace the children of an element; null, undefined and false are none. */
 export function replace(element, ...children) {
-  element.replaceChildren(...given(children));
+  element.replaceChildren(...children.filter((child) => child !== null && child !== undefined && child !== false));
 }
 
 /**
@@ -55,14 +67,8 @@ export function arrange(parent, elements) {
   const kept = new Set(elements);
   for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
   elements.forEach((element, index) => {
-    if (parent.children[index] !== element) {
-      parent.insertBefore(element, parent.children[index] ?? null);
-    }
+    if (parent.children[index] !== element) parent.insertBefore(element, parent.children[index] ?? null);
   });
-}
-
-function given(children) {
-  return children.filter((child) => child !== null && child !== undefined && child !== false);
 }
 
 /**
@@ -76,7 +82,6 @@ export function shown(text, max = TEXT_MAX) {
   return whole.length > max ? `${start}… (${count(whole.length)} characters)` : start;
 }
 
-/** @param {number | null | undefined} number */
 export function count(number) {
   return number === null || number === undefined ? NOTHING : number.toLocaleString("en");
 }
@@ -90,8 +95,7 @@ export function counted(number, noun) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)}ms`;
-  if (seconds < 9.95) return `${Number(seconds.toFixed(1))}s`;
-  return whole(seconds);
+  return seconds < 9.95 ? `${Number(seconds.toFixed(1))}s` : whole(seconds);
 }
 
 function whole(seconds) {
@@ -127,24 +131,18 @@ function drawAge(element) {
 }
 
 /** Return a link to an object or a controller. */
-export function link(path, text, max = 80) {
-  return h("a", { href: path, class: "text" }, shown(text, max));
+export function link(href, text, max = 80) {
+  return h("a", { href, class: "text" }, shown(text, max));
 }
 
-/**
- * Return a state as a word with a colour; null for an unknown state. What is well is quiet.
- * @param [title] the reason
- */
-export function badge(state, title) {
+/** Return a state as a word with a colour; null for an unknown state. What is well is quiet. */
+export function badge(state, reason) {
   if (!state || state === "-" || state === "Unknown") return null;
   const kind = Object.keys(BADGES).find((name) => BADGES[name].includes(state)) ?? "plain";
-  return h("span", { class: `badge ${kind}`, title: title ? shown(title) : null }, shown(state, 60));
+  return h("span", { class: `badge ${kind}`, title: reason ? shown(reason) : null }, shown(state, 60));
 }
 
-/**
- * Return a line of numbers over time, those of errors in another colour.
- * @param activity oldest first
- */
+/** Return a line of numbers over time, the oldest first, those of errors in another colour. */
 export function sparkline({ syncs, failures, interval_s: step }) {
   const max = Math.max(1, ...syncs);
   const [done, failed] = [syncs, failures].map((list) => list.reduce((sum, number) => sum + number, 0));
@@ -157,10 +155,9 @@ export function sparkline({ syncs, failures, interval_s: step }) {
     });
     return s("polyline", { class: kind, points: points.join(" "), "vector-effect": "non-scaling-stroke" });
   };
-  const lines = [line(syncs, done ? "" : "none"), failed > 0 && line(failures, "errors")].filter(Boolean);
   const picture = s("svg", {
     class: "sparkline", role: "img", "aria-label": label, viewBox: "0 0 120 24", preserveAspectRatio: "none",
-  }, s("title", {}, label), ...lines);
+  }, s("title", {}, label), line(syncs, done ? "" : "none"), failed > 0 && line(failures, "errors"));
   return h("span", { class: "spark" }, picture, h("span", { class: "sum" }, count(done),
     failed > 0 && h("span", { class: "bad" }, ` ${count(failed)} failed`)));
 }

@@ -1,20 +1,96 @@
 /** Shows what needs somebody first, then all controllers, the daemons of each, and the buckets. */
 
-import { age, arrange, badge, count, counted, duration, h, link, NOTHING, replace, shown, sparkline } from "./dom.js";
-import { paths } from "./paths.js";
+import { age, arrange, badge, count, counted, duration, h, link, NOTHING, paths, replace, shown, sparkline } from "./dom.js";
 import { get, withQuery } from "./server.js";
-import { Table } from "./table.js";
+import { column, numbers, Table } from "./table.js";
 
 const LANE_MAX = 10;
 const LANES = { held: "synced for", ready: "ready for", waiting: "ready in" };
 
-/** @returns {import("./app.js").View} */
+const toController = (name) => link(paths.keys(name), name);
+
+const CAUSES = [
+  column("Keys", ({ count: number }) => number, {
+    kind: "number",
+    draw: ({ controller, state, message, count: number }) =>
+      h("a", { href: withQuery(paths.keys(controller), { state, cause: message }), class: "sum" }, counted(number, "key")),
+  }),
+  column("State", ({ state }) => state, { draw: ({ state }) => badge(state) }),
+  column("Cause", ({ message }) => message, { heads: true, kind: "text wide" }),
+  column("Controller", ({ controller }) => controller, { draw: ({ controller }) => toController(controller) }),
+  column("First seen", ({ since }) => since, { draw: ({ since }) => age(since), kind: "seen" }),
+  column("Examples", ({ keys }) => keys, {
+    kind: "examples",
+    draw: ({ controller, keys }) =>
+      h("span", { class: "links" }, ...keys.slice(0, 3).map((key) => link(paths.key(controller, key), key))),
+  }),
+];
+
+const CONTROLLERS = [
+  column("Controller", ({ name }) => name, { heads: true, draw: ({ name }) => toController(name) }),
+  column("State", (row) => [row.state, row.mode, row.conflict, row.paused_whole], {
+    draw: (row) => h("span", { class: "badges" }, badge(row.state) ?? NOTHING,
+      row.conflict && badge("conflict", row.conflict),
+      h("span", { class: row.conflict ? "bad" : "muted" }, row.mode),
+      row.paused_whole && badge("paused", row.paused_whole.reason)),
+  }),
+  numbers("Keys", ({ keys }) => keys),
+  ...["Failing", "Invalid", "Quarantined", "Paused"].map(trouble),
+  column("Queue", (row) => [row.queued, row.held, row.waiting], {
+    kind: "number",
+    draw: (row) => h("span", { title: `${count(row.queued)} ready, ${count(row.held)} being synced, ${count(row.waiting)} waiting` },
+      count(row.queued)),
+  }),
+  column("Oldest change", (row) => row.oldest_unanswered_s && duration(row.oldest_unanswered_s), { kind: "number" }),
+  column("Syncs in 15 min", ({ activity }) => activity, {
+    kind: "history",
+    draw: ({ activity }) => (activity ? sparkline(activity) : h("span", { class: "muted" }, "not known")),
+  }),
+];
+
+const QUEUE = [
+  column("Key", (row) => [row.controller, row.key], {
+    heads: true, draw: ({ controller, key }) => link(paths.key(controller, key), key),
+  }),
+  column("Controller", ({ controller }) => controller, { kind: "text" }),
+  column("State", ({ lane, s }) => [lane, Math.ceil(s)], { draw: ({ lane, s }) => `${LANES[lane]} ${duration(s)}` }),
+  column("Reason", ({ reason }) => reason),
+];
+
+const DAEMONS = [
+  column("Daemon", ({ name }) => name, { heads: true, kind: "text" }),
+  column("Mode", ({ mode }) => mode || "not known"),
+  column("State", ({ state, answered }) => [state, answered], {
+    draw: ({ state, answered }) => badge(answered === false ? "no answer" : state) ?? NOTHING,
+  }),
+  numbers("Keys", ({ keys }) => keys),
+  column("Version", ({ version }) => version, { kind: "text" }),
+  column("Problem", ({ trouble: text, failure }) => [text, failure].filter(Boolean).join("; "), { kind: "text wide" }),
+];
+
+const BUCKETS = [
+  column("Bucket", ({ name }) => name, { heads: true, sorts: true, draw: ({ name }) => link(paths.bucket(name), name) }),
+  ...["Values", "Bytes", "History"].map((label) => numbers(label, (row) => row[label.toLowerCase()], { sorts: true })),
+  column("Controllers", ({ controllers }) => controllers, {
+    draw: ({ controllers }) => h("span", { class: "links" }, ...(controllers ?? []).map(toController)),
+  }),
+];
+
+/** A count that links to the keys; nothing to worry about is a quiet dash. */
+function trouble(label) {
+  const state = label.toLowerCase();
+  const draw = (row) => (row[state]
+    ? h("a", { href: withQuery(paths.keys(row.name), { state }), class: state === "paused" ? "warn" : "bad" }, count(row[state]))
+    : h("span", { class: "muted" }, row[state] === 0 ? "0" : NOTHING));
+  return numbers(label, (row) => row[state], { draw });
+}
+
 export function homeView() {
   const causes = new Table({
     label: "Causes", columns: CAUSES, empty: "", keyOf: (cause) => `${cause.controller} ${cause.state} ${cause.message}`,
   });
   const table = new Table({
-    label: "Controllers", columns: CONTROLLERS, keyOf: (row) => row.name, empty: "No controller exists.",
+    label: "Controllers", columns: CONTROLLERS, keyOf: ({ name }) => name, empty: "No controller exists.",
   });
   const queue = new Table({
     label: "Work queue", columns: QUEUE, keyOf: (row) => `${row.controller} ${row.lane} ${row.key}`,
@@ -44,79 +120,13 @@ export function homeView() {
       replace(problems, ...controllers.flatMap(problemsOf));
       const needing = (row) => Number(!need.includes(row.name));
       table.update(controllers.toSorted((a, b) => needing(a) - needing(b)));
-      const rows = controllers.flatMap(queuedKeys);
+      const rows = controllers.flatMap(({ name: controller, lanes }) => Object.keys(LANES).flatMap((lane) =>
+        (lanes?.[lane] ?? []).slice(0, LANE_MAX).map((entry) => ({ ...entry, lane, controller }))));
       replace(queued, `Work queue: ${counted(rows.length, "key")}`);
       queue.update(rows);
       return answer;
     },
   };
-}
-
-const CAUSES = [
-  {
-    name: "count", label: "Keys", kind: "number", value: (cause) => cause.count,
-    draw: ({ controller, state, message, count: number }) =>
-      h("a", { href: withQuery(paths.keys(controller), { state, cause: message }), class: "sum" }, counted(number, "key")),
-  },
-  { name: "state", label: "State", value: (cause) => cause.state, draw: ({ state }) => badge(state) },
-  { name: "cause", label: "Cause", heads: true, kind: "text wide", value: (cause) => cause.message },
-  {
-    name: "controller", label: "Controller", value: (cause) => cause.controller,
-    draw: ({ controller }) => link(paths.keys(controller), controller),
-  },
-  { name: "since", label: "First seen", value: (cause) => cause.since, draw: ({ since }) => age(since), kind: "seen" },
-  {
-    name: "keys", label: "Examples", kind: "examples", value: (cause) => cause.keys,
-    draw: ({ controller, keys }) =>
-      h("span", { class: "links" }, ...keys.slice(0, 3).map((key) => link(paths.key(controller, key), key))),
-  },
-];
-
-const CONTROLLERS = [
-  {
-    name: "controller", label: "Controller", heads: true, value: (row) => row.name,
-    draw: (row) => link(paths.keys(row.name), row.name),
-  },
-  {
-    name: "state", label: "State", value: (row) => [row.state, row.mode, row.conflict, row.paused_whole],
-    draw: (row) => h("span", { class: "badges" }, badge(row.state) ?? NOTHING,
-      row.conflict ? badge("conflict", row.conflict) : null,
-      h("span", { class: row.conflict ? "bad" : "muted" }, row.mode),
-      row.paused_whole ? badge("paused", row.paused_whole.reason) : null),
-  },
-  { name: "keys", label: "Keys", kind: "number", value: (row) => row.keys, draw: (row) => count(row.keys) },
-  trouble("failing", "bad"), trouble("invalid", "bad"), trouble("quarantined", "bad"), trouble("paused", "warn"),
-  {
-    name: "queue", label: "Queue", kind: "number", value: (row) => [row.queued, row.held, row.waiting],
-    draw: (row) => h("span", { title: `${count(row.queued)} ready, ${count(row.held)} being synced, ${count(row.waiting)} waiting` },
-      count(row.queued)),
-  },
-  { name: "oldest", label: "Oldest change", kind: "number", value: (row) => row.oldest_unanswered_s && duration(row.oldest_unanswered_s) },
-  {
-    name: "activity", label: "Syncs in 15 min", kind: "history", value: (row) => row.activity,
-    draw: ({ activity }) => (activity ? sparkline(activity) : h("span", { class: "muted" }, "not known")),
-  },
-];
-
-const QUEUE = [
-  {
-    name: "key", label: "Key", heads: true, value: (row) => [row.controller, row.key],
-    draw: (row) => link(paths.key(row.controller, row.key), row.key),
-  },
-  { name: "controller", label: "Controller", kind: "text", value: (row) => row.controller },
-  {
-    name: "lane", label: "State", value: (row) => [row.lane, Math.ceil(row.s)],
-    draw: ({ lane, s }) => `${LANES[lane]} ${duration(s)}`,
-  },
-  { name: "reason", label: "Reason", value: (row) => row.reason },
-];
-
-/** A count that links to the keys; nothing to worry about is a quiet dash. */
-function trouble(name, kind) {
-  const draw = (row) => (row[name]
-    ? h("a", { href: withQuery(paths.keys(row.name), { state: name }), class: kind }, count(row[name]))
-    : h("span", { class: "muted" }, row[name] === 0 ? "0" : NOTHING));
-  return { name, label: name.charAt(0).toUpperCase() + name.slice(1), kind: "number", value: (row) => row[name], draw };
 }
 
 /** Return what no cause means: unknown is not good. */
@@ -129,20 +139,10 @@ function verdictOf({ controllers, causes, more }) {
   return controllers.length && !causes.length ? "No key fails." : null;
 }
 
-/** Return the keys in the work queues of a controller: those that take the longest come first. */
-function queuedKeys({ name: controller, lanes }) {
-  return Object.keys(LANES).flatMap((lane) =>
-    (lanes?.[lane] ?? []).slice(0, LANE_MAX).map((entry) => ({ ...entry, lane, controller })));
-}
-
-function problemsOf(row) {
-  const texts = [...(row.problems ?? []), row.error?.message, row.conflict].filter(Boolean)
-    .map((text) => [`: ${shown(text)}`]);
-  if (row.garbage_held) {
-    texts.push([`: garbage collection is held: ${shown(row.garbage_held)} `, h("a", { href: paths.garbage(row.name) }, "Look at it")]);
-  }
-  return texts.map((content) =>
-    h("li", { class: "text" }, h("strong", {}, link(paths.keys(row.name), row.name)), ...content));
+function problemsOf({ name, problems, error, conflict, garbage_held: held }) {
+  const texts = [...(problems ?? []), error?.message, conflict].filter(Boolean).map((text) => [`: ${shown(text)}`]);
+  if (held) texts.push([`: garbage collection is held: ${shown(held)} `, h("a", { href: paths.garbage(name) }, "Look at it")]);
+  return texts.map((content) => h("li", { class: "text" }, h("strong", {}, toController(name)), ...content));
 }
 
 /** Show the daemons of each controller: the leader, and the keys of each member. */
@@ -156,12 +156,14 @@ export function membersView() {
     live: { view: "home" },
     async load(signal) {
       const answer = await get("/api/home", {}, signal);
-      const present = answer.controllers.map((row) => {
-        const section = sections.get(row.name) ?? memberSection(row.name);
-        sections.set(row.name, section);
-        section.update(row);
-        return section.element;
-      });
+      for (const { name, mode, daemons } of answer.controllers) {
+        const section = sections.get(name) ?? memberSection(name);
+        sections.set(name, section);
+        const leader = daemons.find((daemon) => daemon.mode === "leader");
+        replace(section.line, leader ? `${mode}; ${shown(leader.name, 80)} leads` : mode);
+        section.table.update(daemons);
+      }
+      const present = answer.controllers.map(({ name }) => sections.get(name).element);
       arrange(element, present.length ? present : [empty]);
       return answer;
     },
@@ -169,40 +171,17 @@ export function membersView() {
 }
 
 function memberSection(name) {
-  const label = `Daemons of ${shown(name, 80)}`;
-  const table = new Table({ label, columns: DAEMONS, keyOf: (daemon) => daemon.id || daemon.name, empty: "No daemon runs it." });
+  const table = new Table({
+    label: `Daemons of ${shown(name, 80)}`, columns: DAEMONS, keyOf: (daemon) => daemon.id || daemon.name,
+    empty: "No daemon runs it.",
+  });
   const line = h("p", { class: "muted text" });
-  return {
-    element: h("section", {}, h("h2", { class: "text" }, link(paths.keys(name), name)), line, table.element),
-    update({ mode, daemons }) {
-      const leader = daemons.find((daemon) => daemon.mode === "leader");
-      const text = leader ? `${mode}; ${shown(leader.name, 80)} leads` : mode;
-      if (line.textContent !== text) line.textContent = text;
-      table.update(daemons);
-    },
-  };
+  return { table, line, element: h("section", {}, h("h2", { class: "text" }, toController(name)), line, table.element) };
 }
-
-const DAEMONS = [
-  { name: "daemon", label: "Daemon", heads: true, kind: "text", value: (daemon) => daemon.name },
-  { name: "mode", label: "Mode", value: (daemon) => daemon.mode || "not known" },
-  {
-    name: "state", label: "State", value: (daemon) => [daemon.state, daemon.answered],
-    draw: ({ state, answered }) => badge(answered === false ? "no answer" : state) ?? NOTHING,
-  },
-  { name: "keys", label: "Keys", kind: "number", value: (daemon) => daemon.keys, draw: (daemon) => count(daemon.keys) },
-  { name: "version", label: "Version", kind: "text", value: (daemon) => daemon.version },
-  {
-    name: "trouble", label: "Problem", kind: "text wide",
-    value: (daemon) => [daemon.trouble, daemon.failure].filter(Boolean).join("; "),
-  },
-];
 
 /** Show the buckets of the account. */
 export function bucketsView() {
-  const table = new Table({
-    label: "Buckets", columns: BUCKETS, keyOf: (bucket) => bucket.name, empty: "There is no bucket.",
-  });
+  const table = new Table({ label: "Buckets", columns: BUCKETS, keyOf: ({ name }) => name, empty: "There is no bucket." });
   const more = h("p", { class: "muted" });
   return {
     title: "Buckets",
@@ -215,21 +194,4 @@ export function bucketsView() {
       return answer;
     },
   };
-}
-
-const BUCKETS = [
-  {
-    name: "bucket", label: "Bucket", heads: true, sorts: true, value: (bucket) => bucket.name,
-    draw: (bucket) => link(paths.bucket(bucket.name), bucket.name),
-  },
-  size("values"), size("bytes"), size("history"),
-  {
-    name: "controllers", label: "Controllers", value: (bucket) => bucket.controllers,
-    draw: (bucket) => h("span", { class: "links" }, ...(bucket.controllers ?? []).map((name) => link(paths.keys(name), name))),
-  },
-];
-
-function size(name) {
-  const label = name.charAt(0).toUpperCase() + name.slice(1);
-  return { name, label, kind: "number", sorts: true, value: (bucket) => bucket[name], draw: (bucket) => count(bucket[name]) };
 }

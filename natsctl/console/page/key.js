@@ -2,8 +2,7 @@
 
 import { button, edit, pause, plan, record, resume, resync, rollback, saveRecording } from "./actions.js";
 import { diff, plannedKey } from "./changes.js";
-import { age, badge, count, counted, duration, h, link, pauseText, replace, shown } from "./dom.js";
-import { pathOf } from "./paths.js";
+import { age, badge, count, counted, duration, h, link, pathOf, pauseText, replace, shown } from "./dom.js";
 import { get, withQuery } from "./server.js";
 import { eventEntry, nextEntry, revisionEntry, syncEntry, Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
@@ -108,14 +107,12 @@ export class Key {
   _traceback() {
     const text = h("pre", { class: "text", tabindex: 0, role: "region", "aria-label": "Traceback" }, "…");
     const { controller, key } = this._route;
-    let isLoaded = false;
-    const load = async () => {
-      if (isLoaded) return;
-      isLoaded = true;
+    const details = h("details", {}, h("summary", {}, "Traceback"), text);
+    details.addEventListener("toggle", async () => {
       const answer = await get("/api/traceback", { controller, key }).catch((error) => ({ text: error.message }));
       text.textContent = shown(answer.text || "No traceback was recorded.", 20_000);
-    };
-    return h("details", { ontoggle: load }, h("summary", {}, "Traceback"), text);
+    }, { once: true });
+    return details;
   }
 
   _drawButtons({ off, explain, bucket: answered }) {
@@ -163,39 +160,32 @@ export class Key {
     if (this._text.textContent !== text) this._text.textContent = text;
     this._text.hidden = !object;
     const cut = object?.omitted ? `${counted(object.omitted, "character")} are left out. ` : "";
-    this._note.textContent = object ? cut : "The object does not exist, or cannot be read.";
-    this._note.hidden = this._note.textContent === "";
+    replace(this._note, object ? cut : "The object does not exist, or cannot be read.");
   }
 
   _entries({ revisions, explain, as_of: asOf, off, bucket: answered }) {
     const { controller, key } = this._route;
-    const known = revisions ?? [];
     const target = { controller, bucket: this._route.bucket ?? answered, keys: [key] };
-    const entries = known.map((revision, index) => {
+    const entries = (revisions ?? []).map((revision, index, known) => {
       const before = known[index - 1];
-      const path = before ? withQuery(pathOf(this._route, key), { from: before.revision, to: revision.revision }) : null;
+      const href = before && withQuery(pathOf(this._route, key), { from: before.revision, to: revision.revision });
       const isOld = index < known.length - 1 && !revision.deleted && !off.rollback;
-      return revisionEntry(revision, path, isOld ? () => rollback(target, revision.revision) : null);
+      return revisionEntry(revision, href, isOld && (() => rollback(target, revision.revision)));
     });
     const syncs = (explain ?? []).flatMap((explanation) => explanation.syncs ?? []);
     const longest_s = Math.max(0, ...syncs.map((sync) => sync.duration_s));
-    const events = (explain ?? []).flatMap((explanation) => explanation.events ?? []);
-    const unique = new Map(events.map(eventEntry).map((entry) => [entry.id, entry]));
-    const next = (explain ?? []).filter(({ queued }) => queued?.place === "waiting")
-      .map(({ queued }) => nextEntry(asOf + queued.s));
-    return [...next, ...entries, ...syncs.map((sync) => syncEntry(sync, longest_s)), ...unique.values()];
+    const events = (explain ?? []).flatMap((explanation) => explanation.events ?? []).map(eventEntry);
+    const next = (explain ?? []).filter(({ queued }) => queued?.place === "waiting").map(({ queued }) => nextEntry(asOf + queued.s));
+    return [...next, ...entries, ...syncs.map((sync) => syncEntry(sync, longest_s)), ...events];
   }
 
   async _compare(signal) {
     const [from, to] = [this._query.get("from"), this._query.get("to")];
     const compared = `${from} ${to}`;
     if (compared === this._compared) return;
-    if (from === null || to === null) {
-      replace(this._diff);
-    } else {
-      const { controller, bucket, key } = this._route;
-      replace(this._diff, await this._difference({ controller, bucket, key, from, to }, signal));
-    }
+    const { controller, bucket, key } = this._route;
+    const isAsked = from !== null && to !== null;
+    replace(this._diff, isAsked && (await this._difference({ controller, bucket, key, from, to }, signal)));
     this._compared = compared; // revisions do not change
   }
 

@@ -1,10 +1,9 @@
 /** Shows the keys of a controller or a bucket in their order, a page at a time. */
 
 import { button, pause, resume, resync } from "./actions.js";
-import { badge, count, counted, h, link, pauseText, replace, shown } from "./dom.js";
-import { paths, pathOf } from "./paths.js";
+import { badge, count, counted, h, link, pathOf, paths, pauseText, replace, shown } from "./dom.js";
 import { get, withQuery } from "./server.js";
-import { Table } from "./table.js";
+import { column, Table } from "./table.js";
 
 const TYPING_MS = 200;
 const STATES = ["failing", "invalid", "quarantined", "paused"];
@@ -75,7 +74,7 @@ export class Keys {
     this._table.update(rows);
     const chip = (label, name, number) => h("a", {
       href: this._path({ state: name, cause: "" }), class: "chip", "aria-current": state === name ? "true" : null,
-    }, label, number === undefined ? null : h("span", { class: number ? "sum" : "muted" }, ` ${count(number)}`));
+    }, label, number !== undefined && h("span", { class: number ? "sum" : "muted" }, ` ${count(number)}`));
     if (this._route.controller !== undefined) {
       replace(this._states, chip("All", ""), ...STATES.map((name) => chip(name, name, states[name])),
         cause && h("a", { href: this._path({ cause: "" }), class: "chip text", title: "Show every cause" }, `${shown(cause, 80)} ×`));
@@ -83,27 +82,22 @@ export class Keys {
     const place = total ? `${count(offset + 1)}-${count(next ?? total)} of ${counted(total, "key")}` : counted(0, "key");
     const text = note ? `${place}; ${note}` : place;
     if (this._note.textContent !== text) this._note.textContent = text;
-    const page = (label, to) => (to === null ? null : h("a", { class: "button", href: this._path({ offset: to }) }, label));
-    replace(this._pages, page("Previous page", offset > 0 ? Math.max(0, offset - 100) : null), page("Next page", next));
+    const page = (label, to) => h("a", { class: "button", href: this._path({ offset: to }) }, label);
+    replace(this._pages, offset > 0 && page("Previous page", Math.max(0, offset - 100)), next !== null && page("Next page", next));
   }
 
   _columns() {
-    const cells = this._answer.columns.map((name, index) => ({
-      name, label: name.charAt(0) + name.slice(1).toLowerCase(), kind: "text", sorts: true,
-      value: (row) => row.cells[index] ?? "",
-    }));
-    const key = {
-      name: "KEY", label: "Key", heads: true, kind: "text", sorts: true, value: (row) => row.key,
-      draw: (row) => link(pathOf(this._route, row.key), row.key, 200),
-    };
-    const others = cells.filter((column) => column.name !== "KEY");
-    if (this._route.controller === undefined) return [key, ...others];
-    const state = {
-      name: "STATE", label: "State", kind: "wide", sorts: true, value: (row) => [row.state, row.reason],
+    const key = column("Key", (row) => row.key, {
+      heads: true, kind: "text", sorts: true, draw: (row) => link(pathOf(this._route, row.key), row.key, 200),
+    });
+    const state = column("State", (row) => [row.state, row.reason], {
+      kind: "wide", sorts: true,
       draw: (row) => h("span", { class: "badges" }, badge(row.state),
         row.reason && h("span", { class: "text" }, ...(row.state === "paused" ? pauseText(row.reason) : [shown(row.reason, 200)]))),
-    };
-    return [key, state, ...others];
+    });
+    const others = this._answer.columns.map((name, index) => column(
+      name.charAt(0) + name.slice(1).toLowerCase(), (row) => row.cells[index] ?? "", { kind: "text", sorts: true }));
+    return [key, ...(this._route.controller === undefined ? [] : [state]), ...others.filter(({ label }) => label !== "Key")];
   }
 
   /** Show which keys the buttons act on: the selected ones, those of the filter, or all. */

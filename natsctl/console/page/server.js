@@ -17,6 +17,7 @@ const RETRIED = ["timeout", "unavailable", "no_daemon", "offline"];
 
 const tabs = new BroadcastChannel(NAME); // only pages of this origin hear it
 let asked = null;
+let heard = () => {}; // called with the token of another tab
 
 /** Return the token; an empty text if neither this tab nor another one has it. */
 async function token() {
@@ -31,17 +32,10 @@ function dropToken(refused) {
 }
 
 function askTabs() {
+  tabs.postMessage({ wanted: true });
   return new Promise((done) => {
-    const limit = setTimeout(done, ASK_MS);
-    const hear = ({ data }) => {
-      if (!data.token) return;
-      sessionStorage.setItem(NAME, data.token);
-      tabs.removeEventListener("message", hear);
-      clearTimeout(limit);
-      done();
-    };
-    tabs.addEventListener("message", hear);
-    tabs.postMessage({ wanted: true });
+    heard = done;
+    setTimeout(done, ASK_MS);
   });
 }
 
@@ -61,6 +55,8 @@ function takeFromUrl() {
 tabs.addEventListener("message", ({ data }) => {
   if (data.wanted && kept()) tabs.postMessage({ token: kept() });
   if (data.refused === kept()) sessionStorage.removeItem(NAME);
+  if (data.token && !kept()) sessionStorage.setItem(NAME, data.token);
+  if (data.token) heard();
 });
 window.addEventListener("hashchange", () => {
   if (takeFromUrl()) location.reload(); // the URL of a new console, opened in the tab of an old one
@@ -75,10 +71,7 @@ export class ApiError extends Error {
   }
 }
 
-/**
- * Return the answer of a path.
- * @param query an empty value is left out
- */
+/** Return the answer of a path; an empty value of the query is left out. */
 export async function get(path, query = {}, signal) {
   return (await request(withQuery(path, query), { signal })).json();
 }
@@ -147,15 +140,12 @@ async function sent(url, options) {
 
 /**
  * Loads a view again after each change and each interruption, at most four times a second and never
- * twice at the same time. Silence of `SILENCE_MS` opens a new stream of notices.
- * @param query the view, as the server names it
- * @param load loads and draws the view
- * @param failed gets the error of the last load, or null
- * @param report gets the state of the connection: its `kind`, and a `text`
+ * twice at the same time. Silence of `SILENCE_MS` opens a new stream of notices. `failed` gets the
+ * error of the last load, or null, and `tell` the state of the connection: its `kind`, and a `text`.
  */
 export class Live {
-  constructor(query, load, failed, report) {
-    [this._query, this._load, this._failed, this._report] = [query, load, failed, report];
+  constructor(query, load, failed, tell) {
+    [this._query, this._load, this._failed, this._tell] = [query, load, failed, tell];
     this._ended = new AbortController();
     this._loading = this._pending = this._heard = false;
     this._loadedMs = this._nextMs = 0;
@@ -194,13 +184,12 @@ export class Live {
     this._loading = false;
     if (this._ended.signal.aborted) return;
     this._failed(error);
-    const isRetried = RETRIED.includes(error?.reason);
-    if (isRetried && !this._pending) this._nextMs = Date.now() + RETRY_MS;
     if (error && !(error instanceof ApiError)) console.error(error);
-    if (this._pending || isRetried) {
+    if (RETRIED.includes(error?.reason) && !this._pending) {
+      this._nextMs = Date.now() + RETRY_MS;
       this._pending = true;
-      this._schedule();
     }
+    if (this._pending) this._schedule();
   }
 
   async _open() {
@@ -248,9 +237,9 @@ export class Live {
     if (this._heard && Date.now() - this._loadedMs > AGES_MS) this.refresh();
     const silentMs = Date.now() - this._heardMs;
     const { connected, since_s: since, ms } = this._state;
-    const stale = (text) => this._report({ kind: "stale", text: `${text}, reconnecting` });
+    const stale = (text) => this._tell({ kind: "stale", text: `${text}, reconnecting` });
     if (!connected) stale(`No connection to NATS for ${Math.round(since + (Date.now() - ms) / 1000)}s`);
     else if (silentMs > (this._heard ? STALE_MS : RETRY_MS)) stale(`No update for ${Math.round(silentMs / 1000)}s`);
-    else this._report(this._heard ? { kind: "live", text: "Live" } : { kind: "connecting", text: "Connecting" });
+    else this._tell(this._heard ? { kind: "live", text: "Live" } : { kind: "connecting", text: "Connecting" });
   }
 }

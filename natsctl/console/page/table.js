@@ -1,23 +1,29 @@
 /** Shows a table of some hundred rows, which are updated in place, sorted and filtered as they are. */
 
-import { arrange, h, NOTHING, replace, shown } from "./dom.js";
+import { arrange, count, h, NOTHING, replace, shown } from "./dom.js";
 
 /**
- * A column. `value` decides whether a cell changed, and how rows are sorted. `draw` returns the
- * content of the cell; without it, the content is the value as text. `heads` marks the cell that
- * names the row.
- * @typedef {{name: string, label: string, value: (row: any) => unknown, kind?: string, draw?: (row:
- *   any) => import("./dom.js").Child, heads?: boolean, sorts?: boolean}} Column
+ * Return a column. `value` decides whether a cell changed, and how rows are sorted. `draw` returns
+ * the content of the cell, by default the value as text. `heads` marks the cell that names the row.
  */
+export function column(label, value, options = {}) {
+  return { name: label, label, value, ...options };
+}
+
+/** Return a column of numbers. */
+export function numbers(label, value, options = {}) {
+  return column(label, value, { kind: "number", draw: (row) => count(value(row)), ...options });
+}
 
 export class Table {
   /**
    * @param options.label the name of the table for screen readers
    * @param options.empty the text of a table without rows
+   * @param options.selected called when the selection changes; without it, no row can be selected
    */
   constructor({ label, columns, keyOf, empty, selected }) {
     this._keyOf = keyOf;
-    this._select = selected; // called when the selection changes; without it, no row can be selected
+    this._select = selected;
     this.selected = new Set(); // the keys of selected rows
     this._rows = new Map();
     this._list = [];
@@ -34,26 +40,17 @@ export class Table {
 
   /** Show other columns; the rows are drawn again if they differ. */
   setColumns(given) {
-    const box = {
-      name: "SELECT", label: "Select", kind: "select", value: this._keyOf,
-      draw: (row) => this._box(this._keyOf(row)),
-    };
-    const columns = this._select ? [box, ...given] : given;
-    const names = columns.map(({ name }) => name).join(" ");
-    this._columns = columns;
+    const box = column("Select", this._keyOf, { kind: "select", draw: (row) => this._box(this._keyOf(row)) });
+    this._columns = this._select ? [box, ...given] : given;
+    const names = this._columns.map(({ name }) => name).join(" ");
     if (names === this._names) return;
     this._names = names;
     this._rows.clear();
-    replace(this._head, h("tr", {}, ...columns.map((column) => this._heading(column))));
+    replace(this._head, h("tr", {}, ...this._columns.map((one) => this._heading(one))));
   }
 
-  /**
-   * Show these rows.
-   * @param [empty] the text without rows, from now on
-   */
-  update(list, empty = this._empty.textContent) {
+  update(list) {
     this._list = list;
-    if (this._empty.textContent !== empty) this._empty.textContent = empty;
     const rows = new Map();
     for (const data of list) {
       const row = this._rows.get(this._keyOf(data)) ?? this._row();
@@ -73,22 +70,28 @@ export class Table {
     this._arrange();
   }
 
+  /** Select these rows, and no others. */
+  select(keys) {
+    this.selected = new Set(keys);
+    for (const box of this._body.querySelectorAll("td.select input")) box.checked = this.selected.has(box.dataset.key);
+    this._select();
+  }
+
   _arrange() {
-    const column = this._columns.find(({ name }) => name === this._sort.name);
+    const sorted = this._columns.find(({ name }) => name === this._sort.name);
     let list = this._list.filter((data) => !this._filter ||
       this._rows.get(this._keyOf(data)).element.textContent.toLowerCase().includes(this._filter));
-    if (column) {
-      const text = (data) => String(column.value(data) ?? "");
+    if (sorted) {
+      const text = (data) => String(sorted.value(data) ?? "");
       list = list.toSorted((a, b) => text(a).localeCompare(text(b), "en", { numeric: true }));
       if (this._sort.descending) list.reverse();
     }
     arrange(this._body, list.map((data) => this._rows.get(this._keyOf(data)).element));
   }
 
-  _heading(column) {
-    const { name, label, kind, sorts } = column;
+  _heading({ name, label, kind, sorts }) {
     const text = h("span", { class: kind === "select" ? "hidden" : null }, label);
-    const cell = h("th", { scope: "col", class: kind, "data-column": name }, text);
+    const cell = h("th", { scope: "col", class: kind }, text);
     if (!sorts) return cell;
     const sort = () => {
       const descending = this._sort.name === name && !this._sort.descending;
@@ -99,13 +102,6 @@ export class Table {
     };
     replace(cell, h("button", { type: "button", class: "plain", title: "Sort this page", onclick: sort }, text));
     return cell;
-  }
-
-  /** Select these rows, and no others. */
-  select(keys) {
-    this.selected = new Set(keys);
-    for (const box of this._body.querySelectorAll("td.select input")) box.checked = this.selected.has(box.dataset.key);
-    this._select();
   }
 
   _box(key) {
@@ -126,11 +122,11 @@ export class Table {
   }
 
   _draw(row, data) {
-    this._columns.forEach((column, index) => {
-      const value = JSON.stringify(column.value(data) ?? null);
-      if (value === row.values[index]) return;
-      row.values[index] = value;
-      replace(row.cells[index], column.draw ? column.draw(data) : shown(column.value(data) || NOTHING));
+    this._columns.forEach(({ value, draw }, index) => {
+      const text = JSON.stringify(value(data) ?? null);
+      if (text === row.values[index]) return;
+      row.values[index] = text;
+      replace(row.cells[index], draw ? draw(data) : shown(value(data) || NOTHING));
     });
   }
 }

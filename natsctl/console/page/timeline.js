@@ -4,16 +4,9 @@ import { age, arrange, counted, duration, h, replace, shown } from "./dom.js";
 
 const ENTRIES_MAX = 300;
 
-/**
- * An entry of the timeline. Two entries with one `id` are the same, and its `text` decides whether
- * it changed.
- * @typedef {{id: string, time: string, kind: string, text: string, draw: () => Node[]}} Entry
- */
-
-/** A list of entries, which are updated in place. */
+/** A list of entries, which are updated in place: two with one `id` are the same, `text` tells a change. */
 export class Timeline {
   constructor() {
-    /** @type {Map<string, {element: HTMLElement, text: string}>} */
     this._items = new Map();
     this._list = h("ol", { class: "timeline", "aria-label": "Timeline" });
     this._empty = h("p", { class: "empty", hidden: true }, "No revision, sync or event is known.");
@@ -24,10 +17,10 @@ export class Timeline {
   update(entries) {
     const newest = entries.toSorted((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, ENTRIES_MAX);
     const items = new Map();
-    for (const entry of newest) {
-      const item = this._items.get(entry.id) ?? { element: h("li", { class: entry.kind }), text: "" };
-      if (item.text !== entry.text) replace(item.element, ...entry.draw());
-      items.set(entry.id, { element: item.element, text: entry.text });
+    for (const { id, kind, text, draw } of newest) {
+      const item = this._items.get(id) ?? { element: h("li", { class: kind }), text: "" };
+      if (item.text !== text) replace(item.element, ...draw());
+      items.set(id, { element: item.element, text });
     }
     this._items = items;
     arrange(this._list, [...items.values()].map((item) => item.element));
@@ -35,32 +28,24 @@ export class Timeline {
   }
 }
 
-/**
- * Return the entry of a revision.
- * @param path the page that compares it with the revision before
- * @param restore restores the revision; null if that is not possible
- */
-export function revisionEntry(revision, path, restore) {
+/** Return the entry of a revision, with a link to its difference, and a button if it can be restored. */
+export function revisionEntry(revision, href, restore) {
   const { revision: number, created, deleted, bytes, changed = [] } = revision;
   const title = deleted ? `Revision ${number}: deleted` : `Revision ${number}`;
-  const draw = () => [
-    h("span", { class: "what" }, path ? h("a", { href: path }, title) : title), age(created),
+  return entry(`revision ${number}`, created, `revision ${deleted ? "gone" : ""}`, [revision, Boolean(restore)], () => [
+    h("span", { class: "what" }, href ? h("a", { href }, title) : title), age(created),
     h("p", { class: "text" }, deleted ? "" : counted(bytes, "byte"),
-      changed.length ? `, changed ${changed.map((field) => shown(field, 80)).join(", ")}` : ""),
+      changed.length ? `, changed ${changed.map((name) => shown(name, 80)).join(", ")}` : ""),
     restore && h("button", { type: "button", class: "small", "aria-label": `Restore revision ${number}`, onclick: restore }, "Restore"),
-  ].filter(Boolean);
-  return entry(`revision ${number}`, created, `revision ${deleted ? "gone" : ""}`, [revision, Boolean(restore)], draw);
+  ]);
 }
 
-/**
- * Return the entry of a sync.
- * @param longest_s the duration of the longest sync
- */
+/** Return the entry of a sync, with a bar of its duration among those of all syncs. */
 export function syncEntry(sync, longest_s) {
   const { operation, started, duration_s, error, created, updated, deleted } = sync;
   const counts = [[created, "created"], [updated, "changed"], [deleted, "deleted"]]
     .filter(([number]) => number).map(([number, verb]) => `${number} ${verb}`);
-  const draw = () => {
+  return entry(`sync ${started}`, started, `sync ${error ? "failed" : "done"}`, [sync, longest_s], () => {
     const bar = h("span", { class: "bar", "aria-hidden": "true" });
     bar.style.setProperty("width", `${(4 + 96 * Math.sqrt(duration_s / Math.max(longest_s, 1e-9))).toFixed(1)}%`);
     return [
@@ -68,25 +53,19 @@ export function syncEntry(sync, longest_s) {
       h("p", {}, `${error ? "Sync failed" : "Sync"} in ${duration(duration_s)}`, counts.length ? `: ${counts.join(", ")}` : ""),
       h("span", { class: "track" }, bar),
       error && h("p", { class: "bad text" }, shown(error, 2_000)),
-    ].filter(Boolean);
-  };
-  return entry(`sync ${started}`, started, `sync ${error ? "failed" : "done"}`, [sync, longest_s], draw);
+    ];
+  });
 }
 
-/** Return the entry of an event. */
 export function eventEntry(event) {
-  const draw = () => [
+  const id = `event ${event.reason} ${event.first} ${event.message}`;
+  return entry(id, event.last, `event ${event.type === "Warning" ? "warning" : ""}`, event, () => [
     h("span", { class: "what text" }, shown(event.reason, 80)), age(event.last),
     h("p", { class: "text" }, shown(event.message, 2_000), event.count > 1 ? ` (${event.count} times)` : ""),
-  ];
-  const id = `event ${event.reason} ${event.first} ${event.message}`;
-  return entry(id, event.last, `event ${event.type === "Warning" ? "warning" : ""}`, event, draw);
+  ]);
 }
 
-/**
- * Return the entry of the next sync.
- * @param time seconds since 1970
- */
+/** Return the entry of the next sync, at a time in seconds since 1970. */
 export function nextEntry(time) {
   const text = new Date(Math.round(time) * 1000).toISOString();
   return entry("next", text, "next", text, () => [h("span", { class: "what" }, "Next sync"), age(text)]);

@@ -1,7 +1,6 @@
 /** Shows an object and the objects that it owns as a tree, with the keyboard of trees. */
 
-import { age, badge, counted, h, replace, shown } from "./dom.js";
-import { paths } from "./paths.js";
+import { age, badge, counted, h, paths, replace, shown } from "./dom.js";
 import { get } from "./server.js";
 
 const READY = { True: "ready", False: "not ready" };
@@ -20,9 +19,9 @@ export class Tree {
   }
 
   /** Show a tree. The active item and the folded ones stay as they are. */
-  update(root, isForced = false) {
-    const text = JSON.stringify(root);
-    if (text === this._drawn && !isForced) return;
+  update(root) {
+    const text = JSON.stringify([root, [...this._manifests]]);
+    if (text === this._drawn) return;
     [this._drawn, this._root] = [text, root];
     const active = document.activeElement?.closest("[role=treeitem]")?.dataset.name;
     const hadFocus = this.element.contains(document.activeElement);
@@ -36,6 +35,7 @@ export class Tree {
   _item(branch, level) {
     const name = `${branch.kind}/${branch.key}`;
     const text = shown(name, 200);
+    const isOpen = this._manifests.has(name);
     const title = branch.bucket
       ? h("a", { href: paths.object(branch.bucket, branch.key), tabindex: -1, class: "text" }, text)
       : h("span", { class: "text" }, text);
@@ -44,30 +44,28 @@ export class Tree {
       branch.created && age(branch.created),
       branch.revision !== null && h("span", {}, `revision ${branch.revision}`),
       !branch.bucket && h("button", {
-        type: "button", class: "small", tabindex: -1, "aria-expanded": String(this._manifests.has(name)),
+        type: "button", class: "small", tabindex: -1, "aria-expanded": String(isOpen),
         "aria-label": `Manifest of ${text}`, onclick: () => this._toggle(branch, name),
       }, "Manifest"));
-    const manifest = this._manifests.has(name) &&
+    const manifest = isOpen &&
       h("pre", { class: "text", tabindex: 0, role: "region", "aria-label": `Manifest of ${text}` }, this._manifests.get(name));
-    const below = branch.branches ?? [];
-    const children = below.map((child) => this._item(child, level + 1));
-    if (branch.more) children.push(h("li", { role: "none", class: "muted" }, `and ${counted(branch.more, "more object")}`));
+    const children = (branch.branches ?? []).map((child) => this._item(child, level + 1));
+    const more = branch.more > 0 && h("li", { role: "none", class: "muted" }, `and ${counted(branch.more, "more object")}`);
     return h("li", {
       role: "treeitem", tabindex: -1, "aria-level": level, "data-name": name,
       "aria-label": `${text}, ready: ${shown(branch.ready, 40)}`,
-      "aria-expanded": below.length ? String(!this._folded.has(name)) : null,
-    }, h("div", { class: "node" }, title, details), manifest || null, children.length ? h("ul", { role: "group" }, ...children) : null);
+      "aria-expanded": children.length ? String(!this._folded.has(name)) : null,
+    }, h("div", { class: "node" }, title, details), manifest,
+      (children.length > 0 || more) && h("ul", { role: "group" }, ...children, more));
   }
 
   async _toggle(branch, name) {
-    if (this._manifests.delete(name)) {
-      this.update(this._root, true);
-      return;
+    if (!this._manifests.delete(name)) {
+      const query = { controller: this._controller, kind: branch.kind, key: branch.key };
+      const answer = await get("/api/manifest", query).catch((error) => ({ text: error.message }));
+      this._manifests.set(name, shown(answer.text, 100_000));
     }
-    const query = { controller: this._controller, kind: branch.kind, key: branch.key };
-    const answer = await get("/api/manifest", query).catch((error) => ({ text: error.message }));
-    this._manifests.set(name, shown(answer.text, 100_000));
-    this.update(this._root, true);
+    this.update(this._root);
   }
 
   _items() {
@@ -79,31 +77,23 @@ export class Tree {
     const item = event.target.closest("[role=treeitem]");
     const items = this._items();
     const at = items.indexOf(item);
+    const expanded = item.getAttribute("aria-expanded");
     const next = {
       ArrowDown: items[at + 1], ArrowUp: items[at - 1], Home: items[0], End: items.at(-1),
+      ArrowRight: expanded && items[at + 1], ArrowLeft: item.parentElement.closest("[role=treeitem]"),
     };
-    if (event.key in next) this._focus(next[event.key]);
-    else if (event.key === "ArrowRight") this._unfold(item, items[at + 1]);
-    else if (event.key === "ArrowLeft") this._fold(item);
+    if (event.key === "ArrowRight" && expanded === "false") this._fold(item, false);
+    else if (event.key === "ArrowLeft" && expanded === "true") this._fold(item, true);
+    else if (event.key in next) this._focus(next[event.key]);
     else if (event.key === "Enter") item.querySelector("a, button")?.click();
     else return;
     event.preventDefault();
   }
 
-  _unfold(item, next) {
-    if (item.getAttribute("aria-expanded") === "false") this._set(item, true);
-    else if (item.hasAttribute("aria-expanded")) this._focus(next);
-  }
-
-  _fold(item) {
-    if (item.getAttribute("aria-expanded") === "true") this._set(item, false);
-    else this._focus(item.parentElement.closest("[role=treeitem]"));
-  }
-
-  _set(item, isExpanded) {
-    item.setAttribute("aria-expanded", String(isExpanded));
-    if (isExpanded) this._folded.delete(item.dataset.name);
-    else this._folded.add(item.dataset.name);
+  _fold(item, isFolded) {
+    item.setAttribute("aria-expanded", String(!isFolded));
+    if (isFolded) this._folded.add(item.dataset.name);
+    else this._folded.delete(item.dataset.name);
   }
 
   _focus(item) {
