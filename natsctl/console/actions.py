@@ -21,22 +21,12 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.events import record_event
 from natsctl.model.keys import check_key
-from natsctl.model.plans import Orphan, Plan
+from natsctl.model.plans import Plan
 from natsctl.operate.fleet import Acted, Fleet, unqueued
 from natsctl.operate.identity import identity_on
 from natsctl.operate.names import Name
 from natsctl.operate.pauses import duration_in, in_cluster, new_pause
 from natsctl.operate.problems import OldDaemonError, problem_of
-
-
-class Garbage(Answer, frozen=True, kw_only=True):
-    """The orphans of a controller; see `GarbagePlan`. `off` is why you may not delete them."""
-
-    controller: str
-    orphans: tuple[Orphan, ...]
-    refused: str
-    more: int
-    off: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -33,11 +34,20 @@ STATUS: Mapping[Reason, int] = {
 }
 
 
+Fields: TypeAlias = dict[str, object]
+"""JSON that nothing but the page reads."""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer, with its time in Unix seconds; `partial` is None if every daemon answered."""
 
     as_of: float = msgspec.field(default_factory=time.time)
     partial: Partial | None = None
+
+
+def answer(**fields: object) -> Fields:
+    """Return an answer of these fields."""
+    return {"as_of": time.time(), "partial": None, **fields}
 
 
 def encoded(answer: object) -> bytes:

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 
-from natsctl.console.actions import Actions, Garbage, MakePlan
-from natsctl.console.answers import Answer, encoded
+from natsctl.console.actions import Actions, MakePlan
+from natsctl.console.answers import answer, encoded
 from natsctl.console.key import KeyViews, draft
 from natsctl.console.keys import Keys, KeyTable, Query
 from natsctl.console.overview import Overview
@@ -48,19 +48,6 @@ NEEDED: Mapping[str, str] = {
 }
 
 
-class Session(Answer, frozen=True, kw_only=True):
-    """The state of the console and of its connection; `plans` names controllers with code."""
-
-    version: str
-    connected: bool
-    server: str
-    since_s: float
-    error: str
-    os_user: str
-    nats_user: str
-    plans: list[str]
-
-
 class Console:
     """The answers of one console, over one connection."""
 
@@ -77,7 +64,7 @@ class Console:
         self.act = Actions(self._fleet, self._keys, planners).act
         self._feeds: set[asyncio.Event] = set()  # set to look at the view at once
         self._stopping = False
-        self._answers: dict[str, Callable[[Question], Awaitable[Answer]]] = {
+        self._answers: dict[str, Callable[[Question], Awaitable[object]]] = {
             "session": self._session,
             "home": lambda _: self._overview.home(),
             "buckets": lambda _: self._overview.buckets(),
@@ -92,10 +79,10 @@ class Console:
             "garbage": self._garbage,
         }
 
-    async def answer(self, name: str, parameters: Mapping[str, str]) -> Answer:
+    async def answer(self, name: str, parameters: Mapping[str, str]) -> object:
         return await self._answer(name, _question(parameters))
 
-    async def _answer(self, name: str, asked: Question) -> Answer:
+    async def _answer(self, name: str, asked: Question) -> object:
         if name not in self._answers:
             raise NotFoundError(f"the console has no answer {name}")
         _check(name, asked)
@@ -156,8 +143,8 @@ class Console:
                     revisions = await self._keys.revisions(name, asked.bucket)
                     row = (await self._overview.report(name)).row if name else None
                     return encoded((revisions, row))
-                answer = await self._answer(asked.view, asked)
-                return encoded(msgspec.structs.replace(answer, as_of=0.0))
+                present = msgspec.to_builtins(await self._answer(asked.view, asked))
+                return encoded({**present, "as_of": 0.0})
         except (NatsctlError, TimeoutError) as error:
             return encoded(problem_of(error))
 
@@ -171,10 +158,11 @@ class Console:
         await self._overview.close()
         await self._fleet.close()
 
-    async def _session(self, _: Question) -> Session:
+    async def _session(self, _: Question) -> object:
+        """Return the state of the console and its connection; `plans` has controllers with code."""
         state = self._connection.state()
         identity = await self._views.identity() if state.connected else None
-        return Session(
+        return answer(
             version=self._version,
             connected=state.connected,
             server=state.server,
@@ -206,10 +194,10 @@ class Console:
         }
         return msgspec.structs.replace(table, off=off)
 
-    async def _garbage(self, asked: Question) -> Garbage:
+    async def _garbage(self, asked: Question) -> object:
         name, identity = asked.controller, await self._views.identity()
         plan = await (await self._fleet.offering(Verb.GC_PLAN, name)).plan(name)
-        return Garbage(
+        return answer(
             controller=name,
             orphans=plan.orphans,
             refused=plan.refused,

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from natsctl.console.answers import (
     Answer,
+    Fields,
     ShownValue,
+    answer,
     masked_document,
     shown_differences,
     shown_value,
@@ -52,13 +54,6 @@ FAULTS_MAX = 20
 _objects = Kind(Object, "object")
 
 
-class ObjectDraft(Answer, frozen=True, kw_only=True):
-    """An object to edit, without secrets, status and bookkeeping, and its revision."""
-
-    text: str
-    revision: int
-
-
 class Preview(msgspec.Struct, frozen=True):
     """What a change would change, and why it's refused; it's stored if nothing is."""
 
@@ -94,13 +89,16 @@ class NextValue(msgspec.Struct, frozen=True):
         return (await self.store.update(self.key, self.value, revision=revision)).revision
 
 
-async def draft(connection: Connection, bucket: str, key: str) -> ObjectDraft:
-    """Return an object to edit; raises `UsageError` if it's no JSON object of natsctl's form."""
+async def draft(connection: Connection, bucket: str, key: str) -> Fields:
+    """Return an object to edit, without secrets, status and bookkeeping, and its revision.
+
+    Raises `UsageError` if it's no JSON object of natsctl's form.
+    """
     message = await Bucket(connection, bucket).last(key)
     document = _document(message)
     shown = _compact(masked_document(desired(document)))
     text = msgspec.json.format(exact_json.encode(shown), indent=2).decode()
-    return ObjectDraft(text=text, revision=message.revision)
+    return answer(text=text, revision=message.revision)
 
 
 async def edited(connection: Connection, name: Name, text: str, revision: int) -> NextValue:
@@ -205,16 +203,6 @@ CHANGED_MAX = 5  # fields that a revision names
 COMPARED_MAX = 256 * 1024  # bytes of a value whose changed fields a revision names
 
 
-class Revision(msgspec.Struct, frozen=True):
-    """A revision of an object; `changed` has the first fields that differ from the one before."""
-
-    revision: int
-    created: str
-    deleted: bool
-    bytes: int
-    changed: list[str]
-
-
 class KeyView(Answer, frozen=True, kw_only=True):
     """Everything about one key; `errors` states why a part is None.
 
@@ -228,24 +216,9 @@ class KeyView(Answer, frozen=True, kw_only=True):
     explain: list[KeyExplanation] | None = None
     tree: Branch | None = None
     object: ShownValue | None = None
-    revisions: list[Revision] | None = None
+    revisions: list[Fields] | None = None
     errors: dict[str, Problem] = msgspec.field(default_factory=dict)
     off: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-class ShownText(Answer, frozen=True, kw_only=True):
-    """A traceback, empty if the sync was recorded without, or an object of a tree as JSON."""
-
-    text: str
-
-
-class Comparison(Answer, frozen=True, kw_only=True):
-    """The fields in which two revisions differ; `more` counts those that are left out."""
-
-    from_: int = msgspec.field(name="from")
-    to: int
-    differences: list[Difference]
-    more: int
 
 
 class KeyViews:
@@ -331,18 +304,21 @@ class KeyViews:
         daemons = await self._fleet.offering(Verb.RECORDING, controller)
         return await daemons.recording(controller, check_key(key))
 
-    async def traceback(self, controller: str, key: str) -> ShownText:
-        """Return the traceback of the last failed sync; raises `NotFoundError` if none is kept."""
-        recording = msgspec.json.decode(await self.recording(controller, key))
-        return ShownText(text=recording.get("outcome", {}).get("traceback", ""))
+    async def traceback(self, controller: str, key: str) -> Fields:
+        """Return the traceback of the last failed sync, empty if it was recorded without.
 
-    async def manifest(self, controller: str, kind: str, key: str) -> ShownText:
+        Raises `NotFoundError` if none is kept.
+        """
+        recording = msgspec.json.decode(await self.recording(controller, key))
+        return answer(text=recording.get("outcome", {}).get("traceback", ""))
+
+    async def manifest(self, controller: str, kind: str, key: str) -> Fields:
         daemons = await self._fleet.offering(Verb.MANIFEST, controller)
-        return ShownText(text=(await daemons.manifest(controller, kind, key)).text)
+        return answer(text=(await daemons.manifest(controller, kind, key)).text)
 
     async def comparison(
         self, controller: str, bucket: str, key: str, first: int | None, second: int | None
-    ) -> Comparison:
+    ) -> Fields:
         """Return how two revisions differ: by default the newest, and the one before the other.
 
         Raises `NotFoundError` if the bucket doesn't have a revision any more.
@@ -358,15 +334,12 @@ class KeyViews:
         if first is not None:
             before = _revision(messages, first, key)
         differences = shown_differences(store, before, after)
-        return Comparison(
-            from_=0 if before is None else before.revision,
-            to=after.revision,
-            differences=differences[:DIFFERENCES_MAX],
-            more=len(differences[DIFFERENCES_MAX:]),
-        )
+        revisions = {"from": 0 if before is None else before.revision, "to": after.revision}
+        more = len(differences[DIFFERENCES_MAX:])
+        return answer(**revisions, differences=differences[:DIFFERENCES_MAX], more=more)
 
     async def _stored(self, bucket: str | None, key: str, errors: dict[str, Problem]) -> KeyView:
-        revisions: list[Revision] | None = None
+        revisions: list[Fields] | None = None
         shown: ShownValue | None = None
         if bucket:
             store = BucketStore(Bucket(self._connection, bucket))
@@ -440,7 +413,8 @@ def _revision(messages: Sequence[Message], revision: int, key: str) -> Message:
     raise UsageError(f"{revision} is not a revision of {key}")
 
 
-def _shown_revision(store: BucketStore, before: Message | None, message: Message) -> Revision:
+def _shown_revision(store: BucketStore, before: Message | None, message: Message) -> Fields:
+    """Return a revision with the first fields that differ from the one before."""
     is_gone, size, changed = message.marker is not None, len(message.value), list[str]()
     if before is None or before.marker or is_gone:
         pass
@@ -448,4 +422,10 @@ def _shown_revision(store: BucketStore, before: Message | None, message: Message
         with suppress(InvalidObjectError):
             differences = shown_differences(store, before, message)
             changed = [difference.path for difference in differences[:CHANGED_MAX]]
-    return Revision(message.revision, message.created, is_gone, size, changed)
+    return {
+        "revision": message.revision,
+        "created": message.created,
+        "deleted": is_gone,
+        "bytes": size,
+        "changed": changed,
+    }

@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
-from natsctl.console.answers import Answer
+from natsctl.console.answers import Fields, answer
 from natsctl.core.task_group import for_each
 from natsctl.daemon.client import Daemons
 from natsctl.daemon.settings.did_you_mean import did_you_mean
@@ -18,7 +17,7 @@ from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.store import bucket_names
 from natsctl.operate.absent import DOWN, absent_statuses
 from natsctl.operate.fleet import Fleet, retrieved
-from natsctl.operate.problems import Partial, Problem, problem_of
+from natsctl.operate.problems import Partial, problem_of
 from natsctl.operate.statuses import ControllerStatuses, StatusRow, combined, reports_of
 
 CAUSES_MAX = 50
@@ -49,40 +48,6 @@ class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     keys: list[str]
     since: str = ""
-
-
-class Home(Answer, frozen=True, kw_only=True):
-    """A row per controller, those that need somebody by name, and the causes of their troubles.
-
-    `more` counts the keys in trouble that daemons don't name.
-    """
-
-    controllers: list[StatusRow]
-    need: list[str]
-    causes: list[FailureCause]
-    more: int = 0
-    no_daemon: bool = False
-
-
-class BucketRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket: its keys with deleted ones, its bytes, and the controllers of its primaries.
-
-    The numbers are None if the bucket can't be read; `error` has the reason.
-    """
-
-    name: str
-    values: int | None = None
-    bytes: int | None = None
-    history: int | None = None
-    controllers: list[str] = []
-    error: Problem | None = None
-
-
-class Buckets(Answer, frozen=True, kw_only=True):
-    """The buckets that the user may list; `more` counts those that are left out."""
-
-    buckets: list[BucketRow]
-    more: int
 
 
 class Overview:
@@ -137,14 +102,18 @@ class Overview:
         present = await asyncio.gather(*(reports_of(daemons, name) for name in names))
         return [*self._absent, *present]
 
-    async def home(self) -> Home:
+    async def home(self) -> Fields:
+        """Return a row per controller, those that need somebody, and the causes of their troubles.
+
+        `more` counts the keys in trouble that daemons don't name.
+        """
         reports = await self.reports()
         rows = [report.row for report in reports]
         causes = [cause for report in reports for cause in _causes(report)]
         causes.sort(key=lambda cause: (-cause.count, cause.controller, cause.message))
         counts = ((row.failing, row.invalid, row.quarantined) for row in rows)
         total = sum(count or 0 for numbers in counts for count in numbers)
-        return Home(
+        return answer(
             controllers=rows,
             need=[row.name for row in rows if needs_somebody(row)],
             causes=causes[:CAUSES_MAX],
@@ -153,33 +122,36 @@ class Overview:
             partial=_partial(rows),
         )
 
-    async def buckets(self) -> Buckets:
-        """Return the buckets, also if the user may not look for daemons."""
+    async def buckets(self) -> Fields:
+        """Return the buckets, also if the user may not look for daemons.
+
+        The numbers of one that can't be read are None, and its `error` has the reason.
+        """
         controllers: dict[str, list[str]] = {}
         with suppress(NatsctlError, TimeoutError):
             for report in await self.reports():
                 for source in report.row.sources:
                     controllers.setdefault(source.bucket, []).append(report.row.name)
-        names, rows = await bucket_names(self._connection), dict[str, BucketRow]()
+        names = await bucket_names(self._connection)
+        rows: dict[str, Fields] = {name: {"name": name} for name in names[:BUCKETS_MAX]}
 
         async def read(name: str) -> None:
-            row = BucketRow(name=name, controllers=controllers.get(name, []))
+            state, config, problem = dict[str, int](), dict[str, int](), None
             try:
                 info = await Bucket(self._connection, name).info()
+                state, config = info["state"], info["config"]
             except (NatsctlError, TimeoutError) as error:
-                rows[name] = replace(row, error=problem_of(error))
-            else:
-                rows[name] = replace(
-                    row,
-                    values=info["state"].get("num_subjects", 0),
-                    bytes=info["state"]["bytes"],
-                    history=info["config"].get("max_msgs_per_subject"),
-                )
+                problem = problem_of(error)
+            rows[name] |= {
+                "values": state.get("num_subjects", None if problem else 0),
+                "bytes": state.get("bytes"),
+                "history": config.get("max_msgs_per_subject"),
+                "controllers": controllers.get(name, []),
+                "error": problem,
+            }
 
-        shown = names[:BUCKETS_MAX]
-        await for_each(shown, read, workers=READS)
-        more = len(names) - len(shown)
-        return Buckets(buckets=[rows[name] for name in shown], more=more)
+        await for_each(rows, read, workers=READS)
+        return answer(buckets=list(rows.values()), more=len(names) - len(rows))
 
     async def close(self) -> None:
         if self._reading is not None:

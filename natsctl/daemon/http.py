@@ -17,7 +17,7 @@ import msgspec
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.hosted import Hosted
 from natsctl.core.status import lags
-from natsctl.daemon.metrics import Family, Scrape, exposition, families
+from natsctl.daemon.metrics import Family, exposition, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.server import LOOK_S, TEXT, Request, Server
 from natsctl.daemon.settings.address import Address
@@ -171,22 +171,17 @@ class Vitals:
 
         Waits at most a second for stores that don't report their newest revision.
         """
-        runtimes, connection, cluster = self._runtimes, self._connection, self._cluster
-        measured = {runtime.name: runtime for runtime in runtimes if isinstance(runtime, Hosted)}
-        states = [participation.state() for participation in self._participations]
-        hosts = [runtime.host for runtime in measured.values()]
-        behind = await asyncio.gather(*(lags(host.informers) for host in hosts))
-        scrape = Scrape(
-            measures=[runtime.measures() for runtime in measured.values()],
-            lags=dict(zip(measured, behind, strict=True)),
-            connection=None if connection is None else connection.state(),
-            elections=[state for state in states if state.count == 1],
-            shards=[state for state in states if state.count > 1],
-            requests={} if cluster is None else cluster.requests(),
-            times={} if cluster is None else cluster.times(),
+        connection, cluster = self._connection, self._cluster
+        shares = [participation.state() for participation in self._participations]
+        hosted = [runtime for runtime in self._runtimes if isinstance(runtime, Hosted)]
+        behind = await asyncio.gather(*(lags(runtime.host.informers) for runtime in hosted))
+        return families(
+            [(one.measures(), lag) for one, lag in zip(hosted, behind, strict=True)],
             stalls=self.watchdog.stalls,
+            connection=None if connection is None else connection.state(),
+            shares=shares,
+            cluster=cluster,
         )
-        return families(scrape)
 
 
 @contextmanager
@@ -260,9 +255,7 @@ class _Answers:
                 time.sleep(max(0.0, self._pause_until - arrived))
                 self._pages, self._begun = {}, time.monotonic()
                 stalls = self._vitals.watchdog.stalls
-                self._families = self._of_loop(self._vitals.metrics) or families(
-                    Scrape(stalls=stalls)
-                )
+                self._families = self._of_loop(self._vitals.metrics) or families(stalls=stalls)
             if accept not in self._pages:
                 self._pages[accept] = exposition(self._families, accept)
             now = time.monotonic()

@@ -9,9 +9,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
@@ -29,9 +28,10 @@ from natsctl.daemon.watchdog import Stalls
 from natsctl.jetstream.connection import ConnectionState
 from natsctl.telemetry.histogram import Distribution
 
+if TYPE_CHECKING:
+    from natsctl.kubernetes.cluster import Kube
+
 Family: TypeAlias = Metric
-Labels: TypeAlias = tuple[str, ...]
-"""The values of labels, in the order of their names."""
 
 _FAMILIES = {
     "counter": CounterMetricFamily,
@@ -133,9 +133,9 @@ counter natsctl_connection_errors_total{} connection.errors
     Asynchronous errors of the connection to NATS.
 gauge natsctl_connection_up{} connection.connected
     1 if the process is connected to NATS.
-counter rest_client_requests_total{code,method,host} scrape.requests
+counter rest_client_requests_total{code,method,host} cluster.requests
     Requests to a cluster by status; <error> if there was no response.
-histogram rest_client_request_duration_seconds{verb,host} scrape.times
+histogram rest_client_request_duration_seconds{verb,host} cluster.times
     Time until a cluster began its response, or until the request was given up.
 gauge leader_election_master_status{name} election.works
     1 if this process is the leader of the controller with this name.
@@ -157,24 +157,6 @@ gauge natsctl_build_info{version} -
 """Of each metric: its type, its name, the names of its labels, where its value is, its meaning."""
 
 
-class Scrape(msgspec.Struct, frozen=True):
-    """All numbers of one scrape.
-
-    `lags` are the known lags of caches in revisions, by controller and slot. `requests` are the
-    requests to a cluster by status, method and host, and `times` how long they took. `stalls` are
-    the times that handlers blocked the event loop, by controller.
-    """
-
-    measures: Sequence[Measures] = ()
-    lags: Mapping[str, Mapping[str, int]] = {}
-    connection: ConnectionState | None = None
-    elections: Sequence[ShareState] = ()
-    shards: Sequence[ShareState] = ()
-    requests: Mapping[Labels, int] = {}
-    times: Mapping[Labels, Distribution] = {}
-    stalls: Mapping[str, Stalls] = {}
-
-
 class _Page:
     """All metrics of the table, to which values are added; None, which isn't known, is left out."""
 
@@ -193,6 +175,7 @@ class _Page:
             value: Any = part
             for attribute in path:
                 value = None if value is None else getattr(value, attribute)
+                value = value() if callable(value) else value
             if labelled > len(labels):
                 for further, number in value.items():
                     self.add(name, number, *labels, *further)
@@ -210,11 +193,22 @@ class _Page:
             family.add_metric(labels, value)
 
 
-def families(scrape: Scrape) -> list[Family]:
-    """Return all metrics with the numbers of this scrape; those without one are there too."""
+def families(
+    measured: Sequence[tuple[Measures, Mapping[str, int]]] = (),
+    *,
+    stalls: Mapping[str, Stalls],
+    connection: ConnectionState | None = None,
+    shares: Sequence[ShareState] = (),
+    cluster: "Kube | None" = None,
+) -> list[Family]:
+    """Return all metrics with the numbers of this scrape; those without one are there too.
+
+    *measured* has the measures of each controller with the known lags of its caches in revisions,
+    by slot. *stalls* are the times that handlers blocked the event loop, by controller.
+    """
     page = _Page()
-    for measures in scrape.measures:
-        name, lags = measures.controller, scrape.lags.get(measures.controller, {})
+    for measures, lags in measured:
+        name = measures.controller
         page.read("controller", measures, name)
         oldest_s = measures.health.oldest_failure_s or 0.0
         page.add("natsctl_oldest_failure_seconds", oldest_s, name)
@@ -237,16 +231,15 @@ def families(scrape: Scrape) -> list[Family]:
             page.read("cache", cache, *at)
             page.add("natsctl_watch_up", cache.synced and not cache.failure, *at)
             page.add("natsctl_cache_lag_revisions", lags.get(cache.slot), *at)
-    if scrape.connection is not None:
-        page.read("connection", scrape.connection)
-    page.read("scrape", scrape)
-    for election in scrape.elections:
-        page.read("election", election, election.name)
-    for shard in scrape.shards:
-        page.read("shard", shard, shard.name)
-    none = {measures.controller: Stalls() for measures in scrape.measures}
-    for controller, stalls in {**none, **scrape.stalls}.items():
-        page.read("stalls", stalls, controller)
+    if connection is not None:
+        page.read("connection", connection)
+    if cluster is not None:
+        page.read("cluster", cluster)
+    for state in shares:
+        page.read("election" if state.count == 1 else "shard", state, state.name)
+    none = {measures.controller: Stalls() for measures, _ in measured}
+    for controller, stalled in {**none, **stalls}.items():
+        page.read("stalls", stalled, controller)
     page.add("natsctl_build_info", 1, version("natsctl"))
     return list(page.families.values())
 

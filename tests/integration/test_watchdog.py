@@ -13,7 +13,7 @@ import pytest
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.daemon.http import DEAD_S, Vitals, serving
-from natsctl.daemon.metrics import Scrape, families
+from natsctl.daemon.metrics import families
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.watchdog import Stall, Watchdog
 from natsctl.testing import running
@@ -108,7 +108,7 @@ async def test_a_blocked_loop_is_logged_with_the_key_and_the_line_and_counted(
     assert stalls.seconds >= 1
     counted = {
         sample.name: sample.value
-        for family in families(Scrape(stalls=vitals.watchdog.stalls))
+        for family in families(stalls=vitals.watchdog.stalls)
         for sample in family.samples
         if sample.labels == {"controller": "frozen"}
     }
