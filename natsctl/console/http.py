@@ -19,7 +19,7 @@ import msgspec
 
 from natsctl.console.answers import STATUS, encoded
 from natsctl.console.api import Console
-from natsctl.daemon.server import Request, Server
+from natsctl.daemon.server import HttpRequest, HttpServer
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.operate.problems import Problem, problem_of
@@ -123,10 +123,10 @@ async def serving(
     """Serve the console while the context lasts; yields its URL with the token.
 
     The token is in the fragment, which a browser sends to nobody; the page reads it. Without a
-    *port*, it's `PORT` if that is free, or any other. Raises as `Server` does.
+    *port*, it's `PORT` if that is free, or any other. Raises as `HttpServer` does.
     """
     listen = partial(
-        Server,
+        HttpServer,
         answer=_Site(console, access).answer,
         headers=POLICY,
         connections_max=CONNECTIONS_MAX,
@@ -154,7 +154,7 @@ class _Site:
         self._console, self._access = console, access
         self._loop = asyncio.get_running_loop()
 
-    def answer(self, request: Request) -> None:
+    def answer(self, request: HttpRequest) -> None:
         request.last()
         url = urlsplit(request.path)
         path = url.path.split("/")[1:]
@@ -178,7 +178,7 @@ class _Site:
                 failed = Problem("failed", "the console failed: its log has the error")
                 _send_problem(request, failed)
 
-    def _answer(self, request: Request, path: list[str], query: Mapping[str, str]) -> None:
+    def _answer(self, request: HttpRequest, path: list[str], query: Mapping[str, str]) -> None:
         headers = {}
         match request.command, path:
             case "GET", ["live"]:
@@ -200,14 +200,14 @@ class _Site:
                 raise NotFoundError(f"the console has no answer {request.path}")
         return request.send(HTTPStatus.OK, body, JSON, headers)
 
-    def _result(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+    def _result(self, request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
         async def limited() -> T:
             async with asyncio.timeout(ANSWER_S):
                 return await work
 
         return request.result(limited(), self._loop)
 
-    def _send_notices(self, request: Request, query: Mapping[str, str]) -> None:
+    def _send_notices(self, request: HttpRequest, query: Mapping[str, str]) -> None:
         """Send the notices of a view as server-sent events, until the page is closed."""
         notices, begun = self._console.live(query), False
 
@@ -222,7 +222,7 @@ class _Site:
             request.wfile.write(b"event: %b\ndata: %b\n\n" % (name.encode(), encoded(data)))
 
 
-def _send_page(request: Request, path: str) -> None:
+def _send_page(request: HttpRequest, path: str) -> None:
     name = path.removeprefix("/")
     name = "index.html" if name.partition("/")[0] in VIEWS else name
     if request.command not in {"GET", "HEAD"}:
@@ -250,5 +250,5 @@ def script() -> bytes:
     return "\n".join(texts.values()).encode()
 
 
-def _send_problem(request: Request, problem: Problem) -> None:
+def _send_problem(request: HttpRequest, problem: Problem) -> None:
     request.send(STATUS[problem.reason], msgspec.json.encode({"error": problem}), JSON)

@@ -19,7 +19,7 @@ from natsctl.core.hosted import Hosted
 from natsctl.core.status import lags
 from natsctl.daemon.metrics import Family, exposition, families
 from natsctl.daemon.operator import Runnable
-from natsctl.daemon.server import LOOK_S, TEXT, Request, Server
+from natsctl.daemon.server import LOOK_S, TEXT, HttpRequest, HttpServer
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.watchdog import Watchdog
 from natsctl.errors import NoDaemonError
@@ -194,9 +194,9 @@ def serving(
 ) -> Iterator[Address]:
     """Serve the three endpoints while the context lasts; yields the address with the port in use.
 
-    Call it in the event loop that the answers are about. Raises as `Server` does.
+    Call it in the event loop that the answers are about. Raises as `HttpServer` does.
     """
-    server = Server(
+    server = HttpServer(
         address,
         _Answers(vitals, asyncio.get_running_loop()).answer,
         {"Cache-Control": "no-store"},
@@ -219,7 +219,7 @@ class _Answers:
         self._begun = self._pause_until = 0.0  # of the newest pages of metrics
         self._pages: dict[str, tuple[bytes, str]] = {}  # by Accept header
 
-    def answer(self, request: Request) -> None:
+    def answer(self, request: HttpRequest) -> None:
         url = urlsplit(request.path)
         if request.command not in {"GET", "HEAD"}:
             request.refuse_method("GET", "HEAD")

@@ -29,13 +29,13 @@ TEXT = "text/plain; charset=utf-8"
 NONE: Mapping[str, str] = {}
 
 
-class Server(ThreadingHTTPServer):
+class HttpServer(ThreadingHTTPServer):
     """Serves on a thread while the context lasts; `address` has the port in use.
 
     *answer* is called in a thread of the request. A connection ends after *connection_s* seconds at
-    the latest, unless `Request.last` was called. If there are *connections_max*, a new one replaces
-    the oldest of them, or is closed if none is older than *patience_s* seconds. Each answer has the
-    *headers*.
+    the latest, unless `HttpRequest.last` was called. If there are *connections_max*, a new one
+    replaces the oldest of them, or is closed if none is older than *patience_s* seconds. Each
+    answer has the *headers*.
 
     Raises `UsageError` if the process can't listen on the address.
     """
@@ -47,7 +47,7 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self,
         address: Address,
-        answer: "Callable[[Request], None]",
+        answer: "Callable[[HttpRequest], None]",
         headers: Mapping[str, str],
         *,
         connections_max: int,
@@ -61,7 +61,7 @@ class Server(ThreadingHTTPServer):
         self.open: dict[Any, float] = {}  # the time of each connection, the oldest first
         try:
             self.address_family, bound = _bindable(address)
-            super().__init__(bound, Request)
+            super().__init__(bound, HttpRequest)
         except (OSError, UnicodeError) as error:
             reason = reason_of(error)
             message = f"cannot listen on {address}: {reason}; choose another address"
@@ -120,12 +120,12 @@ class Server(ThreadingHTTPServer):
         """Say nothing: a client that disconnects or sends nonsense isn't the operator's task."""
 
 
-class Request(BaseHTTPRequestHandler):
-    """One request, which `Server.answer` answers."""
+class HttpRequest(BaseHTTPRequestHandler):
+    """One request, which `HttpServer.answer` answers."""
 
     timeout = 30.0  # of a read or a write
     default_request_version = "HTTP/1.0"
-    server: Server
+    server: HttpServer
 
     def do_GET(self) -> None:
         try:
