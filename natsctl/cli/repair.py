@@ -11,8 +11,8 @@ from natsctl.cli.command import CONFLICT, App, StoreOptions, connected, connecte
 from natsctl.cli.gc import LocalOption, collecting, write_garbage
 from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
 from natsctl.cli.terminal import YesOption, confirm, write_line, write_notice
-from natsctl.core.coordination import installation as installations
-from natsctl.core.coordination.installation import INSTALLATION, Installation
+from natsctl.core import installation as installations
+from natsctl.core.installation import INSTALLATION, Installation
 from natsctl.errors import NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection, connect

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from natsctl.cli.arguments import load_runnable_controller
 from natsctl.controller.controller import Controller
-from natsctl.core.coordination.installation import installation
-from natsctl.core.coordination.lease import is_first_run
-from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.environment import enter, within
+from natsctl.core.installation import installation, is_first_run
 from natsctl.core.quarantine import ClaimedKeys
 from natsctl.core.record.recordings import Recordings
 from natsctl.daemon.development import private_options, while_it_runs
@@ -183,7 +182,8 @@ def _participations(
     if not settings.leader_elect and not settings.shard:
         return None
     ttl_s = settings.lease_ttl_s
-    return participations(
+    return partial(
+        Participation,
         lambda kind: nats.leases(ttl_s=ttl_s, kind=kind),
         count=SHARES if settings.shard else 1,
         ttl_s=ttl_s,

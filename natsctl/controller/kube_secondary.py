@@ -16,8 +16,8 @@ import msgspec
 from natsctl.controller.owned import Owned
 from natsctl.controller.owners import Owner, OwnerNames
 from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, read
-from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.informer import Informer
+from natsctl.core.installation import InstallationAnnotation
 from natsctl.core.retry import backoff
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read

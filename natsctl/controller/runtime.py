@@ -31,16 +31,16 @@ from natsctl.controller.secondaries import Secondaries
 from natsctl.controller.slots import STATUSES, only_primary, slots
 from natsctl.controller.sync import SyncRuns
 from natsctl.core.backends import Backends
-from natsctl.core.coordination.installation import (
-    Installation,
-    InstallationAnnotation,
-    installation,
-)
 from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.environment import environment
 from natsctl.core.explain import Explanation, Status, source_of
 from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
+from natsctl.core.installation import (
+    Installation,
+    InstallationAnnotation,
+    installation,
+)
 from natsctl.core.loop import KeyQueue
 from natsctl.core.readers import CacheReader, Primary
 from natsctl.core.record.recordings import listed

@@ -10,11 +10,11 @@ from natsctl.controller.owned import OWNER_INDEX, Owned, Secondary, metadata_of
 from natsctl.controller.owners import OwnerNames
 from natsctl.controller.slots import Predicate, Slot
 from natsctl.core.backends import Backends
-from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.environment import environment
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
+from natsctl.core.installation import InstallationAnnotation
 from natsctl.core.loop import KeyQueue
 from natsctl.core.readers import CacheReader, Tertiary
 from natsctl.core.table import Invalid, Keeping, is_read, read_state

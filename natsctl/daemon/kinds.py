@@ -12,7 +12,7 @@ import msgspec
 from natsctl.controller.controller import Controller
 from natsctl.controller.evidence import MEMORY
 from natsctl.controller.slots import slots
-from natsctl.core.coordination.installation import INSTALLATION
+from natsctl.core.installation import INSTALLATION
 from natsctl.core.readers import Primary, Tertiary
 from natsctl.daemon.operator import Guest, Runnable
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreError, UsageError

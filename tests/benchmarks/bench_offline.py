@@ -10,6 +10,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from time import process_time
 from typing import Any
 
@@ -22,7 +23,7 @@ from nats.js.kv import KeyValue
 from nats.js.manager import JetStreamManager
 
 from natsctl import Controller, ControllerRuntime, Object, Operator, kv, primary
-from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.shares import Participation
 from tests.support.stores.offline_bucket import FIRST, SID, OfflineStores, message
 
 KEYS, ROUNDS = 10_000, 15
@@ -174,7 +175,7 @@ async def foreign(rounds: int) -> list[float]:
         return False
 
     controller, stores = Widgets(), OfflineStores(BUCKET, KEYS)
-    share = participations(stores.store, count=256, ttl_s=3600.0, first_run=later)
+    share = partial(Participation, stores.store, count=256, ttl_s=3600.0, first_run=later)
     operator = Operator([controller], nats=stores, participate=share)
     task = asyncio.create_task(operator.run())
     await stores.began.wait()

@@ -8,8 +8,8 @@ import pytest
 
 import natsctl
 from natsctl import Kind
-from natsctl.core.coordination.installation import INSTALLATION
 from natsctl.core.coordination.term import Leadership, TermGuard
+from natsctl.core.installation import INSTALLATION
 from natsctl.errors import NotFoundError, NotLeadingError
 from natsctl.model.documents import metadata_of, parse
 from natsctl.model.store import ManifestStore, Store, WriteGuard

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import pytest
 
 from natsctl import connect
-from natsctl.core.coordination.lease import is_first_run, record_key
-from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.lease import record_key
+from natsctl.core.coordination.shares import Participation
 from tests.support.clients.nats import Nats
 from tests.support.clients.nats_admin import Admin, NoMessage, Refused
 from tests.support.eventually import eventually
@@ -35,7 +36,9 @@ async def admin(nats_server: NatsServer) -> AsyncIterator[Admin]:
 @asynccontextmanager
 async def taking_part(nats: Nats, *, ttl_s: float = 30.0) -> AsyncIterator[Participation]:
     """Take part in the election without any keys, until the context ends."""
-    make = participations(lambda kind: nats.leases(ttl_s=ttl_s, kind=kind), count=1, ttl_s=ttl_s)
+    make = partial(
+        Participation, lambda kind: nats.leases(ttl_s=ttl_s, kind=kind), count=1, ttl_s=ttl_s
+    )
     participation, ended, synced = make(NAME, ""), asyncio.Event(), asyncio.Event()
     synced.set()
 
@@ -101,9 +104,3 @@ async def test_the_lease_bucket_has_three_replicas_in_a_cluster(nats_cluster: Na
     ):
         await eventually(lambda: leads(participation))
         assert (await admin.info(BUCKET))["config"]["num_replicas"] == 3
-
-
-async def test_only_the_first_process_of_a_controller_is_the_first(nats: Nats) -> None:
-    assert await is_first_run(nats, NAME)
-    assert await is_first_run(nats, "others")
-    assert not await is_first_run(nats, NAME)

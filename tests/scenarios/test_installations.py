@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from natsctl import Change, Controller, kv, primary, secondary
-from natsctl.core.coordination.installation import (
+from natsctl.core.installation import (
     INSTALLATION,
     KEY,
     Installation,
     adopt,
     assign,
     installation,
+    is_first_run,
 )
 from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
@@ -428,3 +429,10 @@ async def test_text_that_is_no_id_is_refused(text: str) -> None:
     for change in (adopt, assign):
         with pytest.raises(UsageError, match="no id of an installation"):
             await change(MemoryStores(), text)
+
+
+async def test_only_the_first_process_of_a_controller_is_the_first() -> None:
+    stores = MemoryStores()
+    assert await is_first_run(stores, "greetings")
+    assert await is_first_run(stores, "others")
+    assert not await is_first_run(stores, "greetings")

@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from natsctl import ControllerRuntime, Operator
-from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.environment import enter, environment, within
 from natsctl.core.pauses import PAUSES
@@ -41,7 +42,8 @@ class Process:
         if (claims := environment().claims) is not None:
             enter(claims=ClaimedKeys(claims.directory))  # those of a process of its own
         self.controller = Calm()
-        make = participations(
+        make = partial(
+            Participation,
             lambda kind: WayStore(stores, kind, self.way),
             count=SHARES if sharded else 1,
             ttl_s=TTL_S,

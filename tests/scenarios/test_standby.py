@@ -18,7 +18,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import Leadership, TermGuard
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import NotLeadingError
@@ -58,7 +58,7 @@ def watching(watcher: RecordingWatcher) -> InformerController:
 
 def electing(stores: MemoryStores) -> Callable[[str, str], Participation]:
     clock = asyncio.get_running_loop().time
-    return participations(stores.store, count=1, ttl_s=TTL_S, clock=clock)
+    return partial(Participation, stores.store, count=1, ttl_s=TTL_S, clock=clock)
 
 
 class Running:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, primary
 from natsctl.controller.evidence import MEMORY
-from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES, Leadership
 from natsctl.core.environment import enter
 from natsctl.errors import PermanentError, StoreError, UsageError
@@ -40,7 +41,7 @@ class Process(Generic[A]):
 
     def __init__(self, stores: MemoryStores, controller: A, way: Way | None = None) -> None:
         clock = asyncio.get_running_loop().time
-        make = participations(stores.store, count=1, ttl_s=TTL_S, clock=clock)
+        make = partial(Participation, stores.store, count=1, ttl_s=TTL_S, clock=clock)
         self.controller = controller
         reached = stores if way is None else WayStores(stores, way)
         self.operator = Operator([controller], nats=reached, participate=make)
@@ -241,8 +242,8 @@ async def test_each_member_applies_its_part_of_a_garbage_plan() -> None:
         Operator(
             [controller],
             nats=stores,
-            participate=participations(
-                stores.store, count=SHARES, ttl_s=TTL_S, clock=now(), identity=name
+            participate=partial(
+                Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now(), identity=name
             ),
         )
         for controller, name in zip(controllers, ("one", "two"), strict=True)  # both have keys
@@ -364,7 +365,7 @@ def sharing(
     controller = controller_type(name="sites")
     controller.add_informer(SITES)
     controller.add_watcher(watcher, SITES)
-    make = participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=clock)
+    make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=clock)
     return Operator([controller], nats=stores, participate=make)
 
 
@@ -489,7 +490,7 @@ async def test_objects_read_by_a_key_are_watched_only_by_the_member_of_the_key(
     stores = MemoryStores()
     client, make = (
         AppClient(stores),
-        participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now()),
+        partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now()),
     )
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
@@ -500,7 +501,7 @@ async def test_objects_read_by_a_key_are_watched_only_by_the_member_of_the_key(
     await eventually(
         lambda: operators[0].synced.is_set() and first_reader.reads.watch_count == len(keys)
     )
-    make = participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
+    make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
     operators.append(Operator([second_reader], nats=stores, participate=make))
     tasks.append(asyncio.create_task(operators[1].run()))
     await asyncio.sleep(4 * TTL_S)
@@ -518,7 +519,9 @@ async def test_managed_objects_are_assigned_to_members_and_reassigned() -> None:
         Operator(
             [SharedDisks(cloud)],
             nats=stores,
-            participate=participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now()),
+            participate=partial(
+                Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now()
+            ),
         )
         for cloud in clouds
     ]
@@ -547,7 +550,7 @@ async def test_gained_managed_objects_do_not_wait_for_the_listing_of_deletions()
     stores, cloud = SlowStores(), Cloud()
     stores.way.delay_s = 2 * TTL_S  # for the listing of objects, and for that of deletions
     await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
-    make = participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
+    make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
     operator = Operator([SharedDisks(cloud)], nats=stores, participate=make)
     task = asyncio.create_task(operator.run())
     await asyncio.sleep(2.5 * TTL_S)
@@ -591,6 +594,6 @@ class Plain:
 
 async def test_a_runnable_without_keys_cannot_be_sharded() -> None:
     stores = MemoryStores()
-    make = participations(stores.store, count=SHARES, ttl_s=TTL_S)
+    make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S)
     with pytest.raises(UsageError, match="plain cannot be sharded"):
         Operator([Plain()], nats=stores, participate=make)

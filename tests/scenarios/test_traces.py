@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from opentelemetry.trace import StatusCode, get_current_span
 
 from natsctl import Object, Operator, Primary, RetryAfter, kv
-from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.shares import Participation
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import trace_ids
@@ -110,7 +111,7 @@ async def test_a_leader_records_the_same_spans(recorded: Recording) -> None:
     operator = Operator(
         [controller],
         nats=stores,
-        participate=participations(stores.store, count=1, ttl_s=10.0, clock=clock),
+        participate=partial(Participation, stores.store, count=1, ttl_s=10.0, clock=clock),
     )
     task = asyncio.create_task(operator.run())
     await operator.synced.wait()

@@ -21,19 +21,14 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from natsctl.core.coordination.term import SHARES
-from natsctl.errors import DECODE_ERRORS, ConflictError, PermissionDeniedError, UsageError
+from natsctl.errors import DECODE_ERRORS, UsageError
 from natsctl.model.kinds import KvKind, kv
-from natsctl.model.store import Stores
-from natsctl.telemetry.logger import get_logger
-
-log = get_logger(__name__)
 
 RENEW = 0.15  # this process renews its heartbeat
 RETRY = 0.05  # after a request that failed
@@ -44,9 +39,10 @@ TTL_MIN_S, TTL_MAX_S = 1.0, 3600.0
 
 S = TypeVar("S")
 
+Digits = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
+"""A mask with a bit for each share."""
+
 BUCKET = "natsctl_leases"
-RECORD = "record"
-_DIGITS = re.compile("[0-9a-f]+")
 _SENT_MAX = 64  # renewals whose times are kept
 
 
@@ -58,14 +54,6 @@ def steady() -> float:
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
-
-
-def check_ttl(ttl_s: float) -> None:
-    """Raise `UsageError` for a time to live that is too short to renew, or too long."""
-    if not ttl_s >= TTL_MIN_S:
-        raise UsageError(f"a lease of {ttl_s:g} s is too short: give it {TTL_MIN_S:g} s or more")
-    if ttl_s > TTL_MAX_S:
-        raise UsageError(f"a lease of {ttl_s:g} s is too long: give it {TTL_MAX_S:g} s or less")
 
 
 class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,22 +68,20 @@ class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def same(self, other: "Workload") -> bool:
         """Return whether both may be the same: no field that both know differs."""
-        return self._same_controller(other) and _agree(self.cluster, other.cluster)
+        return not self._differing(other)
 
     def only_elsewhere(self, other: "Workload") -> bool:
         """Return whether both are the same controller, but in different clusters."""
-        return self._same_controller(other) and not _agree(self.cluster, other.cluster)
+        return self._differing(other) == ["cluster"]
 
-    def _same_controller(self, other: "Workload") -> bool:
-        return _agree(self.owner, other.owner) and _agree(self.installation, other.installation)
+    def _differing(self, other: "Workload") -> list[str]:
+        fields = msgspec.structs.asdict(other)
+        pairs = ((name, ours, fields[name]) for name, ours in msgspec.structs.asdict(self).items())
+        return [name for name, ours, theirs in pairs if ours and theirs and ours != theirs]
 
     def __str__(self) -> str:
         owner = self.owner or "an unknown kind"
         return f"{owner} of installation {self.installation}" if self.installation else owner
-
-
-def _agree(ours: str, theirs: str) -> bool:
-    return not ours or not theirs or ours == theirs
 
 
 UNKNOWN_WORKLOAD = Workload()
@@ -129,13 +115,13 @@ class SessionHeartbeat(msgspec.Struct, frozen=True, rename="camel", omit_default
     """
 
     session: str
-    ttl_s: float
+    ttl_s: Annotated[float, msgspec.Meta(gt=0.0, le=TTL_MAX_S)]
     shares: int
     renewals: int = 0
     seen: int = 0
     ready: bool = False
     over: bool = False
-    unreadable: str = ""
+    unreadable: Digits = "0"
     work: Workload = UNKNOWN_WORKLOAD
 
 
@@ -147,22 +133,17 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
 
     epoch: int
     shares: int
-    members: dict[str, str] = {}
+    members: dict[str, Digits] = {}
     work: Workload = UNKNOWN_WORKLOAD
 
 
 class Former(msgspec.Struct, frozen=True, rename="camel"):
-    """A leader's lease or a member's record, as version 0.2 stores them."""
+    """A leader's lease or a member's record of version 0.2, whose process may work."""
 
     holder: str
     ttl_s: float
     released: bool = False
     left: bool | None = None
-
-    @property
-    def works(self) -> bool:
-        """Whether its process may work; the server deletes it some time after a crash."""
-        return bool(self.holder) and self.ttl_s > 0 and not self.released and not self.left
 
 
 def decoded(value: bytes | None, kind: type[S]) -> S | None:
@@ -179,7 +160,7 @@ def record_in(value: bytes | None) -> tuple[Record | None, dict[str, int]]:
     if record is None or record.epoch < 1 or record.shares not in {1, SHARES}:
         return None, {}
     for session, digits in record.members.items():
-        mask = int(digits, 16) if _DIGITS.fullmatch(digits) else 0
+        mask = int(digits, 16)
         if not mask or mask >> record.shares or mask & every:
             return None, {}
         masks[session], every = mask, every | mask
@@ -188,7 +169,7 @@ def record_in(value: bytes | None) -> tuple[Record | None, dict[str, int]]:
 
 def record_key(name: str) -> str:
     """Return the key of a controller's record."""
-    return f"{name}.{RECORD}"
+    return f"{name}.record"
 
 
 def heartbeat_key(name: str, session: str) -> str:
@@ -202,7 +183,7 @@ def records_of(name: str) -> KvKind[bytes]:
 
 
 def former_lease_of(name: str) -> KvKind[bytes]:
-    """Return the part of the bucket with the lease that version 0.2 writes."""
+    """Return the part of the bucket with the lease of a leader of version 0.2."""
     return kv(bytes, bucket=BUCKET, keys=name, history=1)
 
 
@@ -221,9 +202,16 @@ class Lease:
         name: the controller's name.
         identity: the name of this process; the session's name begins with it.
         ttl_s: the time to live, in seconds.
+
+    Raises `UsageError` if *ttl_s* is too short to renew the heartbeat, or too long.
     """
 
     def __init__(self, name: str, identity: str, ttl_s: float) -> None:
+        if not TTL_MIN_S <= ttl_s <= TTL_MAX_S:
+            wrong, needed = "short", f"{TTL_MIN_S:g} s or more"
+            if ttl_s > TTL_MAX_S:
+                wrong, needed = "long", f"{TTL_MAX_S:g} s or less"
+            raise UsageError(f"a lease of {ttl_s:g} s is too {wrong}: give it {needed}")
         self.session = f"{identity}:{secrets.token_hex(4)}"
         self.key = heartbeat_key(name, self.session)
         self.ttl_s = ttl_s
@@ -252,9 +240,9 @@ class Lease:
             self.over = "the lease could not be renewed in time"
         return bool(self.over)
 
-    def end(self, reason: str) -> None:
+    def end(self) -> None:
         """End the session for good, because another process ended it."""
-        self.over, self.refused = self.over or reason, True
+        self.over, self.refused = self.over or "another process ended this session", True
 
     def renew(self, now: float, heartbeat: SessionHeartbeat) -> SessionHeartbeat:
         """Return the next renewal, which is sent *now*."""
@@ -264,54 +252,13 @@ class Lease:
         self.renew_at = now + RENEW * self.ttl_s
         return msgspec.structs.replace(heartbeat, renewals=self.renewals)
 
-    def stored(self, revision: int) -> None:
-        """Note the revision of a renewal, which the next one replaces."""
-        self.revision = max(self.revision, revision)
-
     def came_back(self, value: bytes | None, revision: int) -> None:
         """Note what the watch shows of the heartbeat: only this extends the session."""
         heartbeat = decoded(value, SessionHeartbeat)
         if heartbeat is None or heartbeat.session != self.session:  # deleted, or garbled
             self.revision, self.renew_at = revision if value else 0, -math.inf
         elif heartbeat.over:
-            self.end("another process ended this session")
+            self.end()
         else:
-            self.stored(revision)
-            sent = self._sent.get(heartbeat.renewals, -math.inf)
-            self._returned = max(self._returned, sent)
-
-
-# ---- the first start
-
-
-class FirstRun(msgspec.Struct, frozen=True):
-    """The time at which a process first ran a controller with a lease or shards (RFC 3339)."""
-
-    at: str
-
-
-FIRST_RUNS: KvKind[FirstRun] = kv(FirstRun, bucket="natsctl", history=1, replicas=None)
-
-
-def first_run_of(name: str) -> str:
-    """Return the key of a controller's `FirstRun`."""
-    return f"lease.{name}"
-
-
-async def is_first_run(stores: Stores, name: str) -> bool:
-    """Return whether no process has ever run the controller with a record, and note that one does.
-
-    Then a missing record was never there, so nobody needs to wait for it. Otherwise somebody may
-    have deleted the bucket of leases, which its owners notice only at their next renewal. Raises
-    `StoreError` if the bucket `natsctl` can't be read or written.
-    """
-    store = await stores.open(FIRST_RUNS.part(first_run_of(name)))
-    record = FirstRun(datetime.now(UTC).isoformat(timespec="seconds"))
-    try:
-        await store.create(first_run_of(name), msgspec.json.encode(record))
-    except ConflictError:
-        return False
-    except PermissionDeniedError as error:
-        log.warning("cannot record the first start of the controller", error=error)
-        return False
-    return True
+            self.revision = max(self.revision, revision)
+            self._returned = max(self._returned, self._sent.get(heartbeat.renewals, -math.inf))

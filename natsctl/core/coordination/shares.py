@@ -21,7 +21,7 @@ Why can't two sessions work on a share?
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -40,7 +40,6 @@ from natsctl.core.coordination.lease import (
     Record,
     SessionHeartbeat,
     Workload,
-    check_ttl,
     decoded,
     former_lease_of,
     heartbeat_key,
@@ -51,12 +50,11 @@ from natsctl.core.coordination.lease import (
     records_of,
     steady,
 )
-from natsctl.core.coordination.term import SHARES, Clock, Leadership
-from natsctl.core.retry import backoff
+from natsctl.core.coordination.term import SHARES, Clock, Leadership, Work
 from natsctl.core.task_group import together
 from natsctl.errors import ConflictError, NotFoundError, StoreError, StoreMissingError
 from natsctl.model.kinds import KvKind
-from natsctl.model.store import Applied, Deleted, Listed, Listing, Store, Stored
+from natsctl.model.store import Applied, Deleted, Listed, Listing, Store
 from natsctl.telemetry.logger import get_logger
 from natsctl.time_limit import happens
 
@@ -65,7 +63,7 @@ log = get_logger(__name__)
 SLOW_S = 5.0  # for the end of the syncs of shares that are given up, until it is logged
 RELEASE_S = 2.0  # for the end of cancelled work and the release of the shares
 PAUSE_S = 0.001  # the shortest wait, because clocks and timers differ by less
-WATCH_S, WATCH_MAX_S = 0.05, 1.0  # before a broken watch is opened again
+WATCH_MAX_S = 1.0  # before a broken watch is opened again
 
 
 class _Other(msgspec.Struct):
@@ -77,6 +75,10 @@ class _Other(msgspec.Struct):
     exists: bool = False  # whether that message is a value
     heartbeat: SessionHeartbeat | None = None
     over: bool = False  # whether its end mark came back
+
+    def heard(self, now: float) -> None:
+        """Begin to wait anew, unless it's a former session of this process, which is over."""
+        self.since = max(self.since, now) if self.since > -math.inf else self.since
 
 
 class Shares:
@@ -95,10 +97,8 @@ class Shares:
     def __init__(
         self, name: str, lease: Lease, count: int = SHARES, workload: Workload = UNKNOWN_WORKLOAD
     ) -> None:
-        self.lease = lease
-        self.count = count
-        self.every = (1 << count) - 1
-        self.workload = workload
+        self.name, self.lease, self.count, self.workload = name, lease, count, workload
+        self.key, self.every = record_key(name), (1 << count) - 1
         self.listed = False
         self.record: Record | None = None  # the newest, if it decodes
         self.masks: dict[str, int] = {}  # of the record, by session
@@ -111,25 +111,26 @@ class Shares:
         self.giving = 0  # those that are given up when their syncs have ended
         self.unreadable = 0  # those with objects that only a newer version can read
         self.others: dict[str, _Other] = {}  # by the keys of their heartbeats
-        self.former: dict[str, Former] = {}  # what version 0.2 stores of the controller
-        self._unaware: dict[str, int] = {}  # sessions that haven't seen the first record yet
-        self._name = name
+        self.former: dict[str, str] = {}  # the processes of version 0.2 that may work, by keys
+        self._unaware: set[str] = set()  # sessions that haven't seen the first record yet
+        self._first = 0  # its revision
 
     # ---- what the watch shows
 
     def see(self, key: str, value: bytes | None, revision: int, now: float) -> None:
         """Note a message; None is a deletion. A lapse is noted before anything that is received."""
         self.lease.lapse(now)
-        if key == record_key(self._name):
+        if key == self.key:
             self.see_record(value, revision, now)
         elif key == self.lease.key:
             self.lease.came_back(value, revision)
-        elif key.startswith(heartbeat_key(self._name, "")):
+        elif key.startswith(heartbeat_key(self.name, "")):
             self.see_heartbeat(key, value, revision, now)
-        elif (former := decoded(value, Former)) is None:
-            self.former.pop(key, None)
         else:
-            self.former[key] = former
+            self.former.pop(key, None)
+            former = decoded(value, Former)
+            if former and former.ttl_s > 0 and not (former.released or former.left):
+                self.former[key] = former.holder
 
     def see_record(self, value: bytes | None, revision: int, now: float) -> None:
         """Note the record; damage stops the work, and begins the wait before it's made again."""
@@ -139,16 +140,14 @@ class Shares:
         named, (self.record, self.masks) = self.masks, record_in(value)
         self.damaged = self.record is None or self.record.epoch <= self.seen
         if self.damaged:
-            self.calm_at, self._unaware = now + self.wait_s, {}
+            self.calm_at = now + self.wait_s
+            self._unaware.clear()
         if self.record is not None:
             self.seen = max(self.seen, self.record.epoch)
         for session in self.masks:
-            key = heartbeat_key(self._name, session)
-            if key != self.lease.key and key not in self.others:
-                self.others[key] = _Other(session, now)
-            elif session not in named and key in self.others:  # its silence counts from now
-                other = self.others[key]
-                other.since = now if other.since > -math.inf else other.since
+            key = heartbeat_key(self.name, session)
+            if session not in named and key != self.lease.key:  # its silence counts from now
+                self.others.setdefault(key, _Other(session, now)).heard(now)
 
     def see_heartbeat(self, key: str, value: bytes | None, revision: int, now: float) -> None:
         """Note another session's heartbeat; each message restarts the wait before its end."""
@@ -158,10 +157,10 @@ class Shares:
         if other is None or (revision, value is not None) == (other.revision, other.exists):
             return
         other.revision, other.exists = revision, value is not None
-        other.since = now if other.since > -math.inf else other.since
+        other.heard(now)
         if heartbeat is not None:
             other.heartbeat, other.over = heartbeat, other.over or heartbeat.over
-            self._is_aware(key, other, now)
+            self._is_aware(key, now)
         if not other.exists and other.session not in self.masks:
             del self.others[key]
 
@@ -172,40 +171,43 @@ class Shares:
 
         *first_run* says that no process can have had a record before.
         """
-        record = record_key(self._name)
-        known = {record, self.lease.key, *self.others, *self.former}
-        for key in sorted({*shown, *known}, key=lambda key: key != record):
+        known = (self.key, self.lease.key, *self.others, *self.former)
+        for key in dict.fromkeys((*known, *shown)):
             value, revision = shown.get(key, (None, 0))
-            if value is not None or (self.listed and key != self.lease.key):
+            if value is not None or self.listed:
                 self.see(key, value, revision, now)
-        if self.lease.key not in shown:
-            self.lease.revision = 0
         if not self.listed:
             # Whoever hasn't seen this record may work by a newer one, if this one was put back.
             self.listed, self.calm_at = True, now if first_run else now + self.wait_s
             if not self.damaged:
-                self._unaware = {key: self.revision for key, o in self.others.items() if o.exists}
-                self._unaware[""] = 0
-                for key in list(self._unaware):
-                    self._is_aware(key, self.others.get(key), now)
+                self._first = self.revision
+                self._unaware = {"", *(key for key, other in self.others.items() if other.exists)}
+                for key in ("", *self.others):
+                    self._is_aware(key, now)
 
-    def _is_aware(self, key: str, other: _Other | None, now: float) -> None:
-        """Note that a session has seen the first record that this process saw, or is over."""
-        heartbeat = None if other is None else other.heartbeat
-        aware = other is None or (
-            heartbeat is not None and (other.over or heartbeat.seen >= self._unaware.get(key, 0))
-        )
-        if aware and self._unaware.pop(key, None) is not None and not self._unaware:
-            self.calm_at = min(self.calm_at, now)
+    def _is_aware(self, key: str, now: float) -> None:
+        """Note it if the session has seen the first record that this process saw, or is over."""
+        other = self.others.get(key)
+        seen = math.inf if other is None or other.over else other.heartbeat and other.heartbeat.seen
+        if key in self._unaware and (seen or 0) >= self._first:
+            self._unaware.discard(key)
+            if not self._unaware:
+                self.calm_at = min(self.calm_at, now)
+
+    def see_nothing(self, key: str, now: float) -> None:
+        """Note that the leader has no message of the key, nor a marker, which no watch shows."""
+        if key != self.key:
+            self.see_heartbeat(key, None, 0, now)
+        elif not self.exists:
+            self.revision = 0
 
     def begin_again(self, lease: Lease) -> None:
         """Begin another session. The one before is over, and nothing of it works any more."""
         former, self.lease = self.lease, lease
         self.giving = self.released = 0
         if former.renewals:
-            self.others[former.key] = _Other(
-                former.session, -math.inf, former.revision, bool(former.revision)
-            )
+            known = former.revision, bool(former.revision)
+            self.others[former.key] = _Other(former.session, -math.inf, *known)
 
     # ---- what this process may do
 
@@ -230,24 +232,19 @@ class Shares:
             or (record.shares == self.count and self.workload.same(record.work))
         )
 
-    @property
-    def beside_former(self) -> bool:
-        """Whether a process of version 0.2, which doesn't know this record, may work."""
-        return any(former.works for former in self.former.values())
-
     def alive(self, now: float) -> bool:
         """Return whether a heartbeat that came back was sent lately enough."""
         return not self.lease.lapse(now) and now < self.lease.void_at
 
     def works(self, now: float) -> int:
         """Return the shares that this session may work on; none beside version 0.2."""
-        if not (self.good and self.ours and self.alive(now)) or self.beside_former:
+        if not (self.good and self.ours and self.alive(now)) or self.former:
             return 0
         return self.masks.get(self.lease.session, 0) & ~self.released
 
     def ended(self, session: str) -> bool:
         """Return whether the session's end mark came back."""
-        other = self.others.get(heartbeat_key(self._name, session))
+        other = self.others.get(heartbeat_key(self.name, session))
         return other is not None and other.over
 
     def to_end(self, now: float) -> list[_Other]:
@@ -307,25 +304,29 @@ class Shares:
             shares=self.count,
             seen=self.revision,
             ready=self.good and now >= self.calm_at,
-            unreadable=f"{self.unreadable:x}" if self.unreadable else "",
+            unreadable=f"{self.unreadable:x}",
             work=self.workload,
         )
 
+    def end_mark(self, session: str) -> SessionHeartbeat:
+        """Return what replaces the heartbeat of a session that is over."""
+        return SessionHeartbeat(session, self.lease.ttl_s, self.count, over=True)
+
     def refused(self) -> str:
         """Return why this process doesn't take part: others run the controller in another way."""
-        for former in self.former.values():
-            if former.works:
-                return (
-                    f"{former.holder} runs {self._name} with version 0.2: stop all its daemons of "
-                    "that version first"
-                )
+        for holder in self.former.values():
+            return (
+                f"{holder} runs {self.name} with version 0.2: stop all its daemons of that "
+                "version first"
+            )
         if self.ours or self.record is None:
             return ""
         holder = next(session for session in self.masks if not self.ended(session))
         if not self.workload.same(self.record.work):
-            return name_taken(self._name, holder, self.record.work, self.workload)
-        option = "--leader-elect" if self.count == 1 else "--shard"
-        does = "shares its keys" if self.count == 1 else "leads it"
+            return name_taken(self.name, holder, self.record.work, self.workload)
+        does, option = "shares its keys", "--leader-elect"
+        if self.count > 1:
+            does, option = "leads it", "--shard"
         return f"{holder} {does}: run all its processes with {option}, or none"
 
     def waits_for(self) -> str:
@@ -337,26 +338,26 @@ class Shares:
 
     # ---- who should have what
 
-    def ready(self, now: float) -> list[SessionHeartbeat]:
-        """Return the living sessions that take shares, without this one."""
-        return [
-            other.heartbeat
-            for other in self.others.values()
-            if other.heartbeat is not None
-            and other.heartbeat.ready
-            and other.exists
-            and not other.over
-            and other.heartbeat.shares == self.count
-            and self.workload.same(other.heartbeat.work)
-            and now - other.since < self.wait_s
-        ]
-
     def _part(self, now: float) -> tuple[int, int]:
-        """Return the number of shares for each session, and those that no other can read."""
-        ready, only_here = self.ready(now), self.every
-        for heartbeat in ready:
-            only_here &= int(heartbeat.unreadable or "0", 16)
-        return -(-self.count // (1 + len(ready))), only_here
+        """Return how many shares each session takes, and those that no other session can read.
+
+        Sessions count that live and take shares.
+        """
+        count, only_here = 1, self.every
+        for other in self.others.values():
+            beat = other.heartbeat
+            if (
+                beat is not None
+                and beat.ready
+                and other.exists
+                and not other.over
+                and beat.shares == self.count
+                and self.workload.same(beat.work)
+                and now - other.since < self.wait_s
+            ):
+                count += 1
+                only_here &= int(beat.unreadable, 16)
+        return -(-self.count // count), only_here
 
     def give_up(self, now: float, mine: int, busy: int) -> int:
         """Choose the shares to give up, and return those that stay until their syncs have ended.
@@ -374,7 +375,7 @@ class Shares:
 
     def take(self, now: float, mine: int, owned: int) -> int:
         """Return the free shares to take: up to this session's part, and what no other can read."""
-        if now < self.calm_at or self.beside_former:
+        if now < self.calm_at or self.former:
             return 0
         part, only_here = self._part(now)
         free = self.every & ~owned
@@ -413,22 +414,10 @@ class ShareState(msgspec.Struct, frozen=True):
         """The sessions that have shares."""
         return tuple(self.shares)
 
-    @property
-    def holder(self) -> str | None:
-        """The session that leads, None if none does."""
-        return next(iter(self.shares), None)
 
-
-Leases = Callable[[KvKind[Any]], Store]
-"""Returns the store of a part of the bucket of leases."""
-
+Request = Callable[[], Awaitable[object]]
 FirstRun = Callable[[str], Awaitable[bool]]
 """Returns whether no process can have run the named controller with a record."""
-
-Work = Callable[[], Coroutine[None, None, None]]
-"""Runs a controller."""
-
-Request = Callable[[], Awaitable[None]]
 
 
 async def always_first(_name: str) -> bool:
@@ -436,24 +425,16 @@ async def always_first(_name: str) -> bool:
     return True
 
 
-def participations(
-    leases: Leases,
-    *,
-    count: int,
-    ttl_s: float,
-    clock: Clock = steady,
-    installation: str = "",
-    clusters: Mapping[str, str] = NO_CLUSTERS,
-    first_run: FirstRun = always_first,
-    identity: str = "",
-) -> Callable[[str, str], "Participation"]:
-    """Return a factory of this process's parts in controllers that several processes run.
+class Participation:
+    """The part of one process in a controller that several processes run.
 
-    The factory takes the controller's name, and the kind of its primaries, which is empty if it
-    isn't known.
+    It renews the heartbeat, takes and gives up shares as `Shares` allows it, and begins and ends
+    the terms of the `leadership` in which the controller's loops work.
 
     Args:
         leases: opens a part of the bucket of leases.
+        name: the controller's name.
+        owner: the kind of its primaries; empty if it isn't known.
         count: the number of shares: 1 to elect a leader, else `SHARES`.
         ttl_s: others take over within this time after a process has died.
         clock: see `Leadership`.
@@ -464,62 +445,40 @@ def participations(
 
     Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
-    check_ttl(ttl_s)
-
-    def participation(name: str, owner: str = "") -> Participation:
-        workload = Workload(owner, installation, clusters.get(name, ""))
-        new_lease = partial(Lease, name, identity or new_identity(), ttl_s)
-        return Participation(
-            Shares(name, new_lease(), count, workload),
-            Leadership(name, clock, count),
-            leases(records_of(name)),
-            leases(former_lease_of(name)),
-            new_lease=new_lease,
-            clock=clock,
-            first_run=first_run,
-        )
-
-    return participation
-
-
-class Participation:
-    """The part of one process in a controller that several processes run.
-
-    It renews the heartbeat, takes and gives up shares as `Shares` allows it, and begins and ends
-    the terms of the `leadership` in which the controller's loops work.
-    """
 
     def __init__(
         self,
-        shares: Shares,
-        leadership: Leadership,
-        store: Store,
-        former: Store,
+        leases: Callable[[KvKind[Any]], Store],
+        name: str,
+        owner: str = "",
         *,
-        new_lease: Callable[[], Lease],
-        clock: Clock,
-        first_run: FirstRun,
+        count: int,
+        ttl_s: float,
+        clock: Clock = steady,
+        installation: str = "",
+        clusters: Mapping[str, str] = NO_CLUSTERS,
+        first_run: FirstRun = always_first,
+        identity: str = "",
     ) -> None:
-        self.leadership = leadership
-        self._shares = shares
-        self._store, self._former = store, former
-        self._new_lease, self._clock, self._first_run = new_lease, clock, first_run
+        self.name = name
         self._changed = asyncio.Event()  # there may be something to do
-        self._sending: dict[str, asyncio.Task[None]] = {}  # requests by their kinds
-        self._not_before: dict[str, float] = {}  # when a request of a kind may be sent again
-        self._asked = -1, False  # the revision that the last change of the record replaces
+        self.leadership = Leadership(name, clock, count)
+        self.leadership.given_back = self._changed.set
+        self.leadership.unreadable = self._cannot_read
+        self._new_lease = partial(Lease, name, identity or new_identity(), ttl_s)
+        workload = Workload(owner, installation, clusters.get(name, ""))
+        self._shares = Shares(name, self._new_lease(), count, workload)
+        self._store, self._former = leases(records_of(name)), leases(former_lease_of(name))
+        self._clock, self._first_run = clock, first_run
+        self._sending: dict[str, asyncio.Task[None]] = {}  # requests by their keys
+        self._not_before: dict[str, float] = {}  # when a key may be written again
+        self._asked = -1  # the revision that the last change of the record replaces
         self._beaten: SessionHeartbeat | None = None  # what the last heartbeat said
         self._draining_since = 0.0
+        self._incarnation = ""  # of the bucket
         self._known = False  # whether the last request succeeded
         self._error = self._refused = ""
         self._logged: object = None  # what the last log line said
-        leadership.given_back = self._changed.set
-        leadership.unreadable = self._cannot_read
-
-    @property
-    def name(self) -> str:
-        """The controller's name."""
-        return self.leadership.name
 
     def state(self) -> ShareState:
         """Return the part of this process now."""
@@ -559,128 +518,117 @@ class Participation:
         A term is sought once a loop is ready to run, or *synced* is set because there is no loop.
         The shares are released after *work* has ended. Raises what *work* raises.
         """
+
+        async def seek() -> None:
+            await synced.wait()
+            self.leadership.sought.set()
+
         async with together() as group:
             working = group.create_task(work())
-            helper_tasks = (
-                group.create_task(self._seek_after(synced)),
-                group.create_task(self._take_part(), name=f"shares of {self.name}"),
-            )
+            seeking = group.create_task(seek())
+            part = group.create_task(self._take_part(), name=f"shares of {self.name}")
             try:
                 await asyncio.wait((working,))
             finally:
-                for task in helper_tasks:
-                    task.cancel()
-
-    async def _seek_after(self, synced: asyncio.Event) -> None:
-        await synced.wait()
-        self.leadership.sought.set()
+                seeking.cancel()
+                part.cancel()
 
     async def _take_part(self) -> None:
-        await self.leadership.sought.wait()
+        """Begin one session after the other, and leave the shares to others at the end."""
+        shares, leadership = self._shares, self.leadership
+        await leadership.sought.wait()
         try:
             async with together() as group:
                 group.create_task(self._watch(), name=f"watch of the shares of {self.name}")
                 while True:
-                    await self._run_session(group)
-                    await self.leadership.quiet()
-                    self._shares.begin_again(self._new_lease())
+                    while not shares.lease.lapse(now := self._clock()):
+                        await self._step(group, now)
+                    self._end_term(shares.lease.over, at_once=shares.lease.refused)
+                    for task in self._sending.values():
+                        task.cancel()
+                    self._sending.clear()
+                    await leadership.quiet()
+                    shares.begin_again(self._new_lease())
                     self._beaten, self._not_before = None, {}
         finally:
-            self.leadership.lose()
-            await self._leave()
+            leadership.lose()
+            try:
+                async with asyncio.timeout(RELEASE_S):
+                    await leadership.quiet()
+                    await self._leave()
+            except (StoreError, TimeoutError) as error:
+                log.warning("record left to expire", error=_text_of(error))
 
     async def _leave(self) -> None:
-        """Let others have the shares at once, or leave them to be taken after a while."""
+        """Let others have the shares at once."""
         shares, lease = self._shares, self._shares.lease
-        try:
-            async with asyncio.timeout(RELEASE_S):
-                await self.leadership.quiet()
-                while lease.renewals and not await self._end_own(lease):
-                    pass
-                while (stored := await read(self._store, record_key(self.name))) is not None:
-                    record, masks = record_in(stored.value)
-                    if record is None or lease.session not in masks:
-                        break
-                    if stored.revision != shares.revision and record.epoch <= shares.seen:
-                        break  # it was put back
-                    members = {who: m for who, m in record.members.items() if who != lease.session}
-                    left = msgspec.structs.replace(record, epoch=record.epoch + 1, members=members)
-                    with suppress(ConflictError):
-                        await self._replace(record_key(self.name), left, stored.revision)
-        except (StoreError, TimeoutError) as error:
-            log.warning("record left to expire", error=_text_of(error))
+        if lease.renewals:
+            await self._replace_own(lease, shares.end_mark(lease.session))
+        while (stored := await read(self._store, shares.key)) is not None:
+            record, masks = record_in(stored.value)
+            if record is None or lease.session not in masks:
+                return
+            if stored.revision != shares.revision and record.epoch <= shares.seen:
+                return  # it was put back
+            members = {who: mask for who, mask in record.members.items() if who != lease.session}
+            left = msgspec.structs.replace(record, epoch=record.epoch + 1, members=members)
+            with suppress(ConflictError):
+                await self._replace(shares.key, left, stored.revision)
 
     # ---- the watch
 
     async def _watch(self) -> None:
-        """Pass what the watch shows to the rules, a list at its end and all at once."""
-        shares, failures, incarnation = self._shares, 0, ""
+        """Follow the records, and open a watch that broke again."""
+        pause_s = RETRY * self._shares.lease.ttl_s
         while True:
-            shown: dict[str, tuple[bytes, int]] | None = None
             try:
-                async with self._store.watch() as events:
-                    async for event in events:
-                        failures = 0
-                        if isinstance(event, Listing):
-                            shown = {}
-                            if incarnation and event.incarnation != incarnation:
-                                shares.see_list({}, self._clock())
-                            incarnation = event.incarnation
-                        elif isinstance(event, Listed):
-                            await self._see_list(shown or {})
-                            shown = None
-                        elif isinstance(event, Applied):
-                            self._see(event.stored, shown)
-                        elif isinstance(event, Deleted) and shown is None:
-                            shares.see(event.key, None, event.revision, self._clock())
-                        self._changed.set()
-            except StoreMissingError:
-                await self._see_list({})
+                try:
+                    await self._hear()
+                except StoreMissingError:
+                    await self._see_list({})
             except StoreError as error:
                 self._log_error(error)
-            failures += 1
-            await asyncio.sleep(backoff(failures, base_s=WATCH_S, limit_s=WATCH_MAX_S))
+            await asyncio.sleep(min(pause_s, WATCH_MAX_S))
 
-    def _see(self, stored: Stored, shown: dict[str, tuple[bytes, int]] | None) -> None:
-        if shown is None:
-            self._shares.see(stored.key, stored.value, stored.revision, self._clock())
-        else:
-            shown[stored.key] = stored.value, stored.revision
+    async def _hear(self) -> None:
+        """Pass what a watch shows to the rules, a list at its end and all at once."""
+        shares, listing, shown = self._shares, True, dict[str, tuple[bytes, int]]()
+        async with self._store.watch() as events:
+            async for event in events:
+                if isinstance(event, Listing):
+                    if self._incarnation not in {"", event.incarnation}:
+                        shares.see_list({}, self._clock())
+                    self._incarnation, listing, shown = event.incarnation, True, {}
+                elif isinstance(event, Listed):
+                    await self._see_list(shown)
+                    listing = False
+                elif isinstance(event, Applied) and listing:
+                    shown[event.stored.key] = event.stored.value, event.stored.revision
+                elif isinstance(event, Applied):
+                    stored = event.stored
+                    shares.see(stored.key, stored.value, stored.revision, self._clock())
+                elif isinstance(event, Deleted) and not listing:
+                    shares.see(event.key, None, event.revision, self._clock())
+                self._changed.set()
 
     async def _see_list(self, shown: Mapping[str, tuple[bytes, int]]) -> None:
         first_run = False
-        if not self._shares.listed:
-            try:
-                stored = await read(self._former, self.name)
-                if stored is not None and (former := decoded(stored.value, Former)) is not None:
-                    self._shares.former[self.name] = former
-                if record_key(self.name) not in shown:
-                    first_run = await self._first_run(self.name)
-            except StoreError as error:
-                self._log_error(error)
-                return
+        if not self._shares.listed and self._shares.key not in shown:
+            first_run = await self._first_run(self.name)
         self._shares.see_list(shown, self._clock(), first_run=first_run)
         self._changed.set()
 
-    # ---- a session
+    # ---- a step of the session
 
-    async def _run_session(self, group: asyncio.TaskGroup) -> None:
-        """Take part until the session is over."""
-        lease = self._shares.lease
-        while not lease.lapse(now := self._clock()):
-            self._changed.clear()
-            self._grant(now)
-            self._send(group, now)
-            self._report()
-            due_s = min(lease.step_down_at, self._shares.due_at(now), *self._retries(now)) - now
-            await happens(self._changed, within_s=max(min(due_s, RETRY * lease.ttl_s), PAUSE_S))
-        self._end_term(lease.over, at_once=lease.refused)
-        for task in self._sending.values():
-            task.cancel()
-        self._sending.clear()
-
-    def _retries(self, now: float) -> list[float]:
-        return [at for at in self._not_before.values() if at > now]
+    async def _step(self, group: asyncio.TaskGroup, now: float) -> None:
+        """Work as the rules allow it, send what is due, and wait until something may change."""
+        self._changed.clear()
+        self._grant(now)
+        self._send(group, now)
+        self._report(now)
+        lease, later = self._shares.lease, (at for at in self._not_before.values() if at > now)
+        due_s = min(lease.step_down_at, self._shares.due_at(now), *later) - now
+        await happens(self._changed, within_s=max(min(due_s, RETRY * lease.ttl_s), PAUSE_S))
 
     def _grant(self, now: float) -> None:
         """Begin, extend, change or end the term as the shares of this session demand."""
@@ -698,24 +646,24 @@ class Participation:
             leadership.begin(shares.seen, shares.lease.void_at, own)
 
     def _end_term(self, reason: str, *, at_once: bool) -> None:
-        if self.leadership.begun.is_set():
-            if at_once:
-                self.leadership.lose()
-            else:
-                self.leadership.step_down()
-            if self._shares.count == 1:
-                log.warning("lost leadership", reason=reason)
-            else:
-                log.warning("stopped sharing keys", reason=reason)
+        leadership = self.leadership
+        if leadership.begun.is_set():
+            (leadership.lose if at_once else leadership.step_down)()
+            lost = "stopped sharing keys" if leadership.shared else "lost leadership"
+            log.warning(lost, reason=reason)
 
     def _send(self, group: asyncio.TaskGroup, now: float) -> None:
-        """Send what is due: the heartbeat, a change of the record, end marks."""
+        """Send what is due: the heartbeat, a change of the record, end marks.
+
+        What is decided is stored over the message on which the decision rests, even if another one
+        is seen before the request begins.
+        """
         shares, lease, leadership = self._shares, self._shares.lease, self.leadership
-        heartbeat = shares.heartbeat(now)
-        if now >= lease.renew_at or heartbeat != self._beaten:
-            self._start(group, "heartbeat", now, partial(self._beat, lease, heartbeat))
-        if (shares.revision, shares.exists) != self._asked:
-            self._not_before.pop("record", None)
+        beat = shares.heartbeat(now)
+        if now >= lease.renew_at or beat != self._beaten:
+            self._start(group, now, lease.key, partial(self._beat, lease, beat))
+        if shares.revision != self._asked:
+            self._not_before.pop(shares.key, None)
         record = shares.make_again(now)
         if record is None and (leadership.begun.is_set() or leadership.is_quiet):
             giving = shares.giving
@@ -724,110 +672,83 @@ class Participation:
                 self._draining_since = self._draining_since if giving else now
                 self._changed.set()
         if record is not None:
-            self._start(group, "record", now, partial(self._write, record))
+            change = partial(self._replace, shares.key, record, shares.revision)
+            if self._start(group, now, shares.key, change):
+                shares.asked(record)
+                self._asked = shares.revision
         for other in shares.to_end(now):
-            self._start(group, f"end of {other.session}", now, partial(self._end, other))
-        if shares.count == 1 or self.name in shares.former:  # a leader of 0.2 may start any time
-            self._start(group, "former", now, self._look_at_former)
+            key, mark = heartbeat_key(self.name, other.session), shares.end_mark(other.session)
+            self._start(group, now, key, partial(self._replace, key, mark, other.revision))
 
-    def _start(
-        self,
-        group: asyncio.TaskGroup,
-        kind: str,
-        now: float,
-        request: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Send a request, unless one of its kind is on its way, or was sent shortly before."""
-        if kind not in self._sending and now >= self._not_before.get(kind, now):
-            task = group.create_task(self._request(kind, request), name=f"{kind} of {self.name}")
-            self._sending[kind] = task
+    def _start(self, group: asyncio.TaskGroup, now: float, key: str, request: Request) -> bool:
+        """Send a request, unless one for the key is on its way, or was refused shortly before."""
+        if key in self._sending or now < self._not_before.get(key, now):
+            return False
+        task = group.create_task(self._request(key, request), name=f"write of {key}")
+        self._sending[key] = task
+        return True
 
-    async def _request(self, kind: str, request: Request) -> None:
-        ttl_s = self._shares.lease.ttl_s
+    async def _request(self, key: str, request: Request) -> None:
+        lease, again_s = self._shares.lease, RENEW
         try:
-            async with asyncio.timeout(RENEW * ttl_s):
+            async with asyncio.timeout(RENEW * lease.ttl_s):
                 await request()
-            self._known, self._error, again_s = True, "", 0.0 if kind == "heartbeat" else RENEW
+            self._known, self._error = True, ""
+            if key == lease.key:
+                again_s = 0.0
         except ConflictError:
-            again_s = RENEW  # the watch shows what it was
+            pass  # the watch shows what it was
         except (StoreError, TimeoutError) as error:
             self._log_error(error)
             again_s = RETRY
         finally:
-            if self._sending.get(kind) is asyncio.current_task():
-                del self._sending[kind]
+            if self._sending.get(key) is asyncio.current_task():
+                del self._sending[key]
             self._changed.set()
-        self._not_before[kind] = self._clock() + again_s * ttl_s
+        self._not_before[key] = self._clock() + again_s * lease.ttl_s
 
-    async def _beat(self, lease: Lease, heartbeat: SessionHeartbeat) -> None:
-        """Renew the heartbeat, whatever became of the one before; an end mark stays."""
-        renewal, self._beaten = lease.renew(self._clock(), heartbeat), heartbeat
+    async def _replace(self, key: str, value: object, revision: int) -> int:
+        """Store the value over the message of this *revision*, 0 for none; return its own."""
+        data = msgspec.json.encode(value)
+        try:
+            if revision:
+                return (await self._store.update(key, data, revision=revision)).revision
+            return (await self._store.create(key, data)).revision
+        except ConflictError:
+            try:
+                await self._store.get(key)
+            except NotFoundError as error:
+                if error.deleted_at is None:
+                    self._shares.see_nothing(key, self._clock())
+            raise
+
+    async def _beat(self, lease: Lease, beat: SessionHeartbeat) -> None:
+        """Renew the heartbeat, after a look at the lease of version 0.2, which no watch shows."""
+        former = await read(self._former, self.name)
+        value = None if former is None else former.value
+        self._shares.see(self.name, value, 0, self._clock())
+        self._beaten = beat
+        await self._replace_own(lease, lease.renew(self._clock(), beat))
+
+    async def _replace_own(self, lease: Lease, beat: SessionHeartbeat) -> None:
+        """Store a heartbeat or the end mark of this session, whatever became of the one before.
+
+        An end mark stays.
+        """
         while True:
             try:
-                lease.stored(await self._replace(lease.key, renewal, lease.revision))
+                revision = await self._replace(lease.key, beat, lease.revision)
             except (ConflictError, StoreMissingError):
                 current = await read(self._store, lease.key)
             else:
+                lease.revision = max(lease.revision, revision)
                 return
             lease.revision = 0 if current is None else current.revision
             stored = None if current is None else decoded(current.value, SessionHeartbeat)
             if stored is not None and stored.over:
-                lease.end("another process ended this session")
-            if stored is not None and (stored.over or stored == renewal):
+                lease.end()
+            if stored is not None and (stored.over or stored == beat):
                 return
-
-    async def _write(self, record: Record) -> None:
-        shares, key = self._shares, record_key(self.name)
-        self._asked = shares.revision, shares.exists
-        shares.asked(record)
-        try:
-            await self._replace(key, record, shares.revision)
-        except ConflictError:
-            if not shares.exists and await self._is_absent(key):
-                shares.revision = 0  # its delete marker is gone
-            raise
-
-    async def _end(self, other: _Other) -> None:
-        """Write the end mark of a session, if the watch has shown its newest message."""
-        key = heartbeat_key(self.name, other.session)
-        mark = SessionHeartbeat(
-            other.session, self._shares.lease.ttl_s, self._shares.count, over=True
-        )
-        try:
-            await self._replace(key, mark, other.revision)
-        except ConflictError:
-            if await self._is_absent(key):
-                self._shares.see_heartbeat(key, None, 0, self._clock())
-            raise
-
-    async def _end_own(self, lease: Lease) -> bool:
-        mark = SessionHeartbeat(lease.session, lease.ttl_s, self._shares.count, over=True)
-        try:
-            await self._replace(lease.key, mark, lease.revision)
-        except ConflictError:
-            current = await read(self._store, lease.key)
-            lease.revision = 0 if current is None else current.revision
-            return False
-        return True
-
-    async def _replace(self, key: str, value: object, revision: int) -> int:
-        """Store the value if *revision* is the newest of the key, 0 if there's none; return it."""
-        data = msgspec.json.encode(value)
-        if revision:
-            return (await self._store.update(key, data, revision=revision)).revision
-        return (await self._store.create(key, data)).revision
-
-    async def _is_absent(self, key: str) -> bool:
-        try:
-            await self._store.get(key)
-        except NotFoundError as error:
-            return error.deleted_at is None
-        return False
-
-    async def _look_at_former(self) -> None:
-        """Read the lease of version 0.2 again, which the watch doesn't show."""
-        stored = await read(self._former, self.name)
-        self._shares.see(self.name, None if stored is None else stored.value, 0, self._clock())
 
     def _cannot_read(self, key: str) -> None:
         """Give the share of the key to a process that can read its object, once there is one."""
@@ -836,37 +757,29 @@ class Participation:
 
     # ---- what people see
 
-    def _report(self) -> None:
+    def _report(self, now: float) -> None:
         """Log once what this process does, or why it doesn't."""
-        shares, leadership = self._shares, self.leadership
+        shares, leadership, since = self._shares, self.leadership, self._draining_since
         self._refused = shares.refused()
         if self._refused:
-            if self._is_news(self._refused):
-                log.error("this process does not take part", error=self._refused)
+            self._log(log.error, "this process does not take part", error=self._refused)
         elif not leadership.begun.is_set():
-            reason = shares.waits_for()
-            if shares.listed and self._is_news(reason):
-                log.info("standing by", reason=reason)
-        elif shares.count == 1:
-            if self._is_news(leadership.epoch):
-                log.info("leading", epoch=leadership.epoch)
-        else:
-            self._report_shares()
-
-    def _report_shares(self) -> None:
-        shares, drained_s = self._shares, self._clock() - self._draining_since
-        if shares.giving and drained_s > SLOW_S:
-            if self._is_news(self._draining_since):
-                count = shares.giving.bit_count()
-                log.warning("shares for another process are still worked on", shares=count)
+            if shares.listed:
+                self._log(log.info, "standing by", reason=shares.waits_for())
+        elif not leadership.shared:
+            self._log(log.info, "leading", epoch=leadership.epoch)
+        elif shares.giving and now - since > SLOW_S:
+            late = "shares for another process are still worked on"
+            self._log(log.warning, late, since, shares=shares.giving.bit_count())
         elif not self.state().moving:
-            members, mine = len(shares.masks), self.leadership.mask.bit_count()
-            if self._is_news((members, mine)):
-                log.info("sharing keys", members=members, shares=mine)
+            members, mine = len(shares.masks), leadership.mask.bit_count()
+            self._log(log.info, "sharing keys", members=members, shares=mine)
 
-    def _is_news(self, fact: object) -> bool:
-        known, self._logged = self._logged, fact
-        return fact != known
+    def _log(self, write: Callable[..., None], event: str, *fact: object, **fields: object) -> None:
+        """Log an event, unless the last one was the same *fact*, or had the same fields."""
+        known, self._logged = self._logged, (event, fact or fields)
+        if self._logged != known:
+            write(event, **fields)
 
     def _log_error(self, error: Exception) -> None:
         """Log an error of the store, unless it is the same as before."""

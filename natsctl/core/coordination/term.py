@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from zlib import crc32
 
-from natsctl.core.coordination.installation import INSTALLATION
 from natsctl.core.informer import Informer, catch_up, read_values
+from natsctl.core.installation import INSTALLATION
 from natsctl.core.task_group import together
 from natsctl.errors import NotLeadingError
 from natsctl.model.kinds import Kind
@@ -34,6 +34,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 Clock = Callable[[], float]
+Work = Callable[[], Coroutine[None, None, None]]
 KeyFilter = Callable[[Any], bool]
 """Selects keys: returns whether a key is selected."""
 
@@ -45,14 +46,8 @@ def keys_in(mask: int, count: int = SHARES) -> KeyFilter:
     """Return a filter of the keys in these of *count* shares; it takes about 0.15 µs."""
     if mask == (1 << count) - 1:
         return every_key
-    if not mask:
-        return _no_key
-    selected = [bool(mask >> share & 1) for share in range(SHARES)]
-
-    def has(key: str) -> bool:
-        return selected[crc32(key.encode()) & 255]
-
-    return has
+    selected = _flags(mask)
+    return lambda key: selected[crc32(key.encode()) & 255]
 
 
 def every_key(key: object) -> bool:  # noqa: ARG001 - every key
@@ -60,8 +55,8 @@ def every_key(key: object) -> bool:  # noqa: ARG001 - every key
     return True
 
 
-def _no_key(key: str) -> bool:  # noqa: ARG001 - no key
-    return False
+def _flags(mask: int) -> list[bool]:
+    return [bool(mask >> share & 1) for share in range(SHARES)]
 
 
 class Leadership:
@@ -83,7 +78,6 @@ class Leadership:
         self.name = name
         self.count = count
         self.shared = count > 1
-        self.every = (1 << count) - 1
         self.epoch: int | None = None  # of the term; None on standby
         self.mask = 0  # the shares of this process in the term
         self.kept = 0  # those whose values are kept: of the last term
@@ -92,15 +86,15 @@ class Leadership:
         self.unreadable: Callable[[str], None] = lambda _key: None
         """Called with a key whose object only a newer version of the controller can read."""
         self.given_back: Callable[[], None] = lambda: None
-        """Called when a sync of a share has ended."""
+        """Called when the last sync of a share that is given up has ended."""
         self._clock = clock
         self._until = -math.inf
         self._over = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
         self._followers: tuple[Callable[[int, int], None], ...] = ()
         self._syncs = [0] * SHARES  # of each share, those that run now
-        self._kept = [False] * SHARES  # `kept`, for a quick look
-        self._has: KeyFilter = _no_key
+        self._kept = _flags(0)
+        self._has = keys_in(0)
 
     @property
     def leads(self) -> bool:
@@ -133,8 +127,7 @@ class Leadership:
 
     def begin(self, epoch: int, until: float, mask: int = 1) -> None:
         """Begin a term with these shares, which ends at *until* unless it is extended."""
-        self.epoch, self._until = epoch, until
-        self._over = asyncio.Event()
+        self.epoch, self._until, self._over = epoch, until, asyncio.Event()
         self.move(mask)
         self.begun.set()
 
@@ -145,11 +138,9 @@ class Leadership:
 
     def move(self, mask: int) -> None:
         """Give this process these shares, and no others."""
-        self.mask = mask
-        self._has = keys_in(mask, self.count)
+        self.mask, self._has = mask, keys_in(mask, self.count)
         if mask:
-            self.kept = mask
-            self._kept = [bool(mask >> share & 1) for share in range(SHARES)]
+            self.kept, self._kept = mask, _flags(mask)
         for follower in self._followers:
             follower(mask, self.kept)
 
@@ -205,11 +196,7 @@ class Leadership:
         """The shares with syncs that have not ended."""
         return sum(1 << share for share, syncs in enumerate(self._syncs) if syncs)
 
-    async def lead(
-        self,
-        work: Callable[[], Coroutine[None, None, None]],
-        ended: Callable[[], Coroutine[None, None, None]],
-    ) -> None:
+    async def lead(self, work: Work, ended: Work) -> None:
         """Run *work* in every term until *ended* returns.
 
         Running work is cancelled when its term is over. After *ended* has returned, running work is
@@ -220,24 +207,19 @@ class Leadership:
         try:
             while await _happens_first(self.begun, end):
                 over = self._over
-                await self._run(work, over)
+                task = asyncio.create_task(work(), name=f"a term of {self.name}")
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                try:
+                    await _happens_first(over, task)
+                finally:
+                    task.cancel()
+                    await asyncio.wait((task,))
+                    if not task.cancelled():
+                        task.result()  # its error is not lost if this task is cancelled too
                 await _happens_first(over, end)
         finally:
             end.cancel()
-
-    async def _run(
-        self, work: Callable[[], Coroutine[None, None, None]], over: asyncio.Event
-    ) -> None:
-        task = asyncio.create_task(work(), name=f"a term of {self.name}")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        try:
-            await _happens_first(over, task)
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.result()  # its error is not lost if this task is cancelled too
 
 
 async def _happens_first(event: asyncio.Event, task: "asyncio.Task[None]") -> bool:
@@ -276,20 +258,15 @@ class OwnKeys:
         released: called when values of other processes are kept no more.
     """
 
-    def __init__(
-        self, closed: Callable[[], Coroutine[None, None, None]], released: Callable[[], None]
-    ) -> None:
+    def __init__(self, closed: Work, released: Callable[[], None]) -> None:
         self.has: KeyFilter = every_key
         """Returns whether a key may be synced; an attribute, because every change calls it."""
         self.leadership: Leadership | None = None
         self._closed, self._released = closed, released
         self._listener: ShareListener | None = None
         self._informers: list[Informer[Any]] = []
-        self._partial: list[Informer[Any]] = []  # those that don't keep every value
-        self._count = SHARES
         self._ready = 0  # shares whose keys are synced
         self._left = 0  # those that left since the tables began to catch up
-        self._complete = 0  # those of which no value is missing
         self._kept = 0  # those of which values may be kept
         self._moved = asyncio.Event()
 
@@ -314,20 +291,21 @@ class OwnKeys:
     def watch(self, informer: Informer[Any]) -> None:
         """Wait for the writes of other processes in this table, before their keys are synced."""
         self._informers.append(informer)
-        if informer.table.partial:
-            self._partial.append(informer)
+
+    @property
+    def _partial(self) -> list[Informer[Any]]:
+        """The informers that don't keep every value."""
+        return [informer for informer in self._informers if informer.table.partial]
 
     @contextmanager
     def running(self, listener: ShareListener | None) -> Iterator[None]:
         """Follow the shares of the leadership, if there is one, while the loop runs."""
-        leadership = self.leadership
-        if leadership is None or listener is None:
+        if self.leadership is None or listener is None:
             yield
             return
         self._listener = listener
-        self._complete = self._kept = leadership.kept
-        self._count = leadership.count
-        with leadership.moving(self._move):
+        self._kept = self.leadership.kept
+        with self.leadership.moving(self._move):
             yield
 
     async def synced(self) -> None:
@@ -344,16 +322,18 @@ class OwnKeys:
             return
         try:
             async with together() as group:
-                reads = [
-                    group.create_task(self._read_all(informer, listener), name="read of all values")
-                    for informer in self._partial
-                ]
                 settled = asyncio.Event()
                 follow = self._follow(leadership, listener, settled)
-                following = group.create_task(follow, name="shares")
+                helpers = [
+                    group.create_task(follow, name="shares"),
+                    *(
+                        group.create_task(self._read_all(one, listener), name="read of all values")
+                        for one in self._partial
+                    ),
+                ]
                 await settled.wait()
                 await work()
-                for task in (following, *reads):
+                for task in helpers:
                     task.cancel()
         finally:
             self._set(0)
@@ -369,12 +349,12 @@ class OwnKeys:
     def _move(self, mask: int, kept: int) -> None:
         self._set(self._ready & mask)
         self._left |= ~mask
-        self._complete &= kept
         self._kept |= kept
         self._moved.set()
 
     def _set(self, mask: int) -> None:
-        self._ready, self.has = mask, keys_in(mask, self._count)
+        count = SHARES if self.leadership is None else self.leadership.count
+        self._ready, self.has = mask, keys_in(mask, count)
 
     async def _follow(
         self, leadership: Leadership, listener: ShareListener, settled: asyncio.Event
@@ -389,12 +369,14 @@ class OwnKeys:
             await listener.lost(self.has)
             come, self._left = leadership.mask & ~self._ready, 0
             if come:
-                await self._read_values(leadership, come)
+                await self._caught_up()
+                for informer in self._partial:
+                    await read_values(informer, leadership.keeps)
                 come &= ~self._left
             self._set(self._ready | come)
             settled.set()
             if come:
-                await listener.gained(keys_in(come, self._count))
+                await listener.gained(keys_in(come, leadership.count))
             if self._kept & ~leadership.mask:
                 self._kept = leadership.mask | leadership.busy
                 for informer in self._partial:
@@ -402,15 +384,6 @@ class OwnKeys:
                 self._released()
             if leadership.mask == self._ready:
                 await self._moved.wait()
-
-    async def _read_values(self, leadership: Leadership, coming: int) -> None:
-        """Wait until the tables show what was written in these shares, and have its values."""
-        await self._caught_up()
-        if missing := coming & ~self._complete:
-            coming_here = keys_in(missing)
-            for informer in self._partial:
-                await read_values(informer, lambda key: coming_here(key) and leadership.keeps(key))
-        self._complete |= coming & ~self._left
 
     async def _read_all(self, informer: Informer[Any], listener: ShareListener) -> None:
         """Read every value once somebody reads objects of other processes.

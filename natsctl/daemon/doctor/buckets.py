@@ -14,8 +14,8 @@ from typing import Any
 
 from natsctl.controller.evidence import MEMORY
 from natsctl.core.compare_and_set import read
-from natsctl.core.coordination.installation import INSTALLATION, known_installation
 from natsctl.core.coordination.lease import TTL_MIN_S, Workload, name_taken, record_in, record_key
+from natsctl.core.installation import INSTALLATION, known_installation
 from natsctl.daemon.doctor.finding import CheckFinding, Result, failed, ok, permit, warning
 from natsctl.daemon.kinds import Used
 from natsctl.daemon.peers import ONE_CLUSTER

@@ -9,8 +9,9 @@ from typing import Any
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots import makes_secondaries
-from natsctl.core.coordination.lease import FIRST_RUNS, first_run_of, former_lease_of, records_of
+from natsctl.core.coordination.lease import former_lease_of, records_of
 from natsctl.core.hosted import Hosted
+from natsctl.core.installation import FIRST_RUNS, first_run_of
 from natsctl.daemon.client import Daemons
 from natsctl.daemon.doctor.buckets import (
     check_buckets,

@@ -15,8 +15,8 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
-from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
 from natsctl.core.environment import within
+from natsctl.core.installation import INSTALLATION, KEY, Installation
 from natsctl.core.plan.record import PlanRecord
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import RecordedOutcome, Recording, read_recording

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from natsctl import Controller, Operator, StoreError, kv
-from natsctl.core.coordination.shares import FirstRun, Participation, always_first, participations
+from natsctl.core.coordination.shares import FirstRun, Participation, always_first
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreTimeoutError
 from natsctl.jetstream.store import LEASES
@@ -137,7 +138,8 @@ class SharingMember(Generic[C]):
     ) -> None:
         self.controller = controller
         self.way, clock = Way(), asyncio.get_running_loop().time
-        make = participations(
+        make = partial(
+            Participation,
             lambda kind: WayStore(stores, kind, self.way),
             count=SHARES,
             ttl_s=TTL_S,

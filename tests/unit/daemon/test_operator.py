@@ -4,12 +4,13 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from natsctl import Controller, ControllerRuntime, Kind, Object, Operator, Stop, kv, primary
-from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.shares import Participation
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import HandlerError, NatsctlError, UsageError
 from natsctl.model.store import ManifestStores, Stores
@@ -111,7 +112,9 @@ async def test_a_failed_start_stops_the_earlier_controllers_and_skips_the_later_
 async def test_a_process_that_crashes_at_the_start_of_an_election_leaves_no_coroutine() -> None:
     stores, events = MemoryStores(), list[str]()
     operator = Operator(
-        [First(events)], nats=stores, participate=participations(stores.store, count=1, ttl_s=10)
+        [First(events)],
+        nats=stores,
+        participate=partial(Participation, stores.store, count=1, ttl_s=10),
     )
     running, test = asyncio.create_task(operator.run()), asyncio.current_task()
 

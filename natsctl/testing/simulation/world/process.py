@@ -13,10 +13,10 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
-from natsctl.core.coordination.lease import is_first_run
-from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES, TermGuard
 from natsctl.core.environment import enter
+from natsctl.core.installation import is_first_run
 from natsctl.core.workqueue import WorkQueue, made_queues
 from natsctl.telemetry.hiding import error_text
 from natsctl.testing.memory import MemoryStores
@@ -122,14 +122,15 @@ class ProcessLife:
             await self.program.run()
             return
         loop = asyncio.get_running_loop()
-        self.part = participations(
+        self.part = Participation(
             stores.store,
+            group.name,
             count=group.shares,
             ttl_s=TTL_S,
             clock=loop.time,
             first_run=partial(is_first_run, stores),
             identity=self.name,
-        )(group.name, "")
+        )
         leadership = self.part.leadership
         enter(leadership=leadership)
         guard = TermGuard(leadership)

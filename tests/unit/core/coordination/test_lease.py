@@ -9,7 +9,6 @@ from natsctl.core.coordination.lease import (
     Lease,
     SessionHeartbeat,
     Workload,
-    check_ttl,
     heartbeat_key,
     name_taken,
     record_in,
@@ -103,7 +102,7 @@ def test_a_record_that_gives_a_share_to_two_or_is_not_one_is_garbled(
 @pytest.mark.parametrize("ttl_s", [0.0, 0.9, 3601.0, float("nan")])
 def test_a_time_to_live_that_cannot_be_renewed_is_refused(ttl_s: float) -> None:
     with pytest.raises(UsageError, match="lease"):
-        check_ttl(ttl_s)
+        Lease("apps", "host:1", ttl_s)
 
 
 def test_workloads_differ_if_a_field_that_both_know_differs() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,8 +19,9 @@ from natsctl.core.coordination.lease import (
     heartbeat_key,
     record_key,
 )
-from natsctl.core.coordination.shares import Participation, Shares, participations
+from natsctl.core.coordination.shares import Participation, Shares
 from natsctl.core.coordination.term import SHARES, keys_in
+from natsctl.errors import ConflictError
 from natsctl.model.kinds import kv
 from natsctl.testing import MemoryStores
 from tests.support.controllers.sharing_group import Way, WayStore
@@ -296,8 +299,12 @@ class World:
     @asynccontextmanager
     async def process(self, count: int = 1) -> AsyncIterator[Participation]:
         clock, way, ended = asyncio.get_running_loop().time, Way(), asyncio.Event()
-        make = participations(
-            lambda kind: WayStore(self.stores, kind, way), count=count, ttl_s=TTL_S, clock=clock
+        make = partial(
+            Participation,
+            lambda kind: WayStore(self.stores, kind, way),
+            count=count,
+            ttl_s=TTL_S,
+            clock=clock,
         )
         part, synced = make(NAME, ""), asyncio.Event()
         synced.set()
@@ -434,3 +441,47 @@ def test_silence_counts_from_when_the_record_names_a_session() -> None:
     assert process.shares.to_end(process.now) == []
     process.wait(WAIT_S)
     assert len(process.shares.to_end(process.now)) == 1
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_decision_does_not_replace_a_record_that_is_seen_before_it_is_sent(
+    turns: int,
+) -> None:
+    world = World()
+    async with world.process(SHARES) as one:
+        await eventually(lambda: one.leadership.mask == EVERY)
+        await asyncio.sleep(1.0)
+        epoch, stored = one.leadership.epoch, await world.leases.get(KEY)
+        await world.leases.create(heartbeat_key(NAME, "other"), heartbeat("other"))
+        for _ in range(turns):  # somewhere on the way it decides to give up a half
+            await asyncio.sleep(0)
+        newer = msgspec.json.decode(stored.value, type=Record)
+        newer = msgspec.structs.replace(newer, epoch=newer.epoch + 1)
+        with suppress(ConflictError):  # its release was first
+            await world.leases.update(KEY, msgspec.json.encode(newer), revision=stored.revision)
+        await asyncio.sleep(1.0)
+        assert one.leadership.epoch == epoch  # no record that it took for damaged
+
+
+async def test_an_end_mark_does_not_replace_a_heartbeat_that_is_seen_before_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, key, to_end = World(), heartbeat_key(NAME, "other"), Shares.to_end
+    sent: list[asyncio.Future[Any]] = []
+    await world.leases.create(KEY, record(1, other=HALF))
+    await world.leases.create(key, heartbeat("other"))
+    alive = heartbeat("other", seen=101)
+
+    def then_hear(shares: Shares, now: float) -> list[Any]:
+        silent = to_end(shares, now)
+        if silent and not sent:
+            sent.append(asyncio.ensure_future(world.leases.update(key, alive, revision=2)))
+            revision = max(stored.revision for stored in world.leases.stored()) + 1
+            asyncio.get_running_loop().call_soon(shares.see, key, alive, revision, now)
+        return silent
+
+    async with world.process(SHARES):
+        monkeypatch.setattr(Shares, "to_end", then_hear)
+        await eventually(lambda: bool(sent), within_s=2 * TTL_S)
+        await asyncio.sleep(1.0)
+        assert (await world.leases.get(key)).value == alive

@@ -3,21 +3,25 @@
 Two NATS systems may run the same controller over one cluster, and then have owners of the same
 kind and key. The id of the installation distinguishes them. It is random, kept in the bucket
 `natsctl`, and created once. Secondaries in NATS have no such id, because they are in the same
-system as their owner.
+system as their owner. The bucket also says which controllers several processes have run.
 """
 
 import asyncio
 import re
 import secrets
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import msgspec
 
 from natsctl.core.compare_and_set import read, rewrite
-from natsctl.errors import ConflictError, StoreTimeoutError, UsageError
+from natsctl.errors import ConflictError, PermissionDeniedError, StoreTimeoutError, UsageError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Store, Stores
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
 
 KEY = "installation"
 ID_BYTES = 8
@@ -141,3 +145,39 @@ async def _read_or_create(store: Store) -> Installation:
     except ConflictError:
         return INSTALLATION.decode((await store.get(KEY)).value)
     return created
+
+
+# ---- the first start of a controller with leader election or shares
+
+
+class FirstRun(msgspec.Struct, frozen=True):
+    """The time at which a process first ran a controller with a lease or shards (RFC 3339)."""
+
+    at: str
+
+
+FIRST_RUNS: KvKind[FirstRun] = kv(FirstRun, bucket="natsctl", history=1, replicas=None)
+
+
+def first_run_of(name: str) -> str:
+    """Return the key of a controller's `FirstRun`."""
+    return f"lease.{name}"
+
+
+async def is_first_run(stores: Stores, name: str) -> bool:
+    """Return whether no process has ever run the controller with a record, and note that one does.
+
+    Then a missing record was never there, so nobody needs to wait for it. Otherwise somebody may
+    have deleted the bucket of leases, which its owners notice only at their next renewal. Raises
+    `StoreError` if the bucket `natsctl` can't be read or written.
+    """
+    store = await stores.open(FIRST_RUNS.part(first_run_of(name)))
+    record = FirstRun(datetime.now(UTC).isoformat(timespec="seconds"))
+    try:
+        await store.create(first_run_of(name), msgspec.json.encode(record))
+    except ConflictError:
+        return False
+    except PermissionDeniedError as error:
+        log.warning("cannot record the first start of the controller", error=error)
+        return False
+    return True
