@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from natsctl.core.plan.diff import value_differences
+from natsctl.core.plan.record import value_differences
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError
 from natsctl.jetstream.bucket import Message
 from natsctl.jetstream.store import BucketStore

@@ -23,7 +23,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.plan.diff import actions_of
+from natsctl.core.plan.record import actions_of
 from natsctl.kubernetes.cluster import Kube
 from natsctl.model.plans import Action
 from natsctl.model.store import Applied, Listed, ManifestStore

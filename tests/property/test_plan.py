@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import natsctl
 from natsctl import ControllerRuntime, Kind, NotFoundError, Object, Plan, kv, plan
-from natsctl.core.plan.diff import actions_of, declared_merge_keys, schema_of, value_differences
+from natsctl.core.plan.record import actions_of, declared_merge_keys, schema_of, value_differences
 from natsctl.model.plans import Action
 from natsctl.model.store import Applied, Listed, Store, Stores
 from natsctl.testing import MemoryStores, VirtualTimeLoop

@@ -1,20 +1,30 @@
-"""Records the writes of a plan, by the key whose sync made them."""
+"""Records the writes of a plan by the key whose sync made them, and describes them as actions."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from natsctl.core.plan.diff import actions_of, shown_values
-from natsctl.errors import PlanningError, RetryAfter
+from natsctl.errors import DECODE_ERRORS, PlanningError, RetryAfter
+from natsctl.model import exact_json
+from natsctl.model.documents import SERVERS_OWN, Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.plans import Action, KeyPlan, PlanSummary
-from natsctl.telemetry.hiding import error_text
+from natsctl.model.plans import (
+    Action,
+    Difference,
+    KeyPlan,
+    MergeKeys,
+    Path,
+    PlanSummary,
+    differences,
+)
+from natsctl.telemetry.hiding import MASK, error_text, hidden
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -161,7 +171,6 @@ class PlanRecord:
                 del self._keys[sync_key]
 
     def synced(self, key: Hashable, after_s: float | None) -> None:
-        """Record a successful sync."""
         self.syncs += 1
         name = str(key)
         if name not in self._keys and (after_s is None or self.continuous):
@@ -184,7 +193,6 @@ class PlanRecord:
         record.failed_at = self.version
 
     def skipped(self, key: str, reason: str) -> None:
-        """Record that a key is not synced because its object is invalid."""
         self._record(key).error = reason
 
     def held_back(self, key: Hashable, reason: str) -> None:
@@ -217,7 +225,6 @@ class PlanRecord:
         ]
 
     def key_plan(self, key: str) -> KeyPlan:
-        """Return the plan of one key."""
         record = self._keys.get(key)
         return KeyPlan() if record is None else record.plan
 
@@ -281,3 +288,237 @@ def because(reason: str) -> Iterator[None]:
         yield
     finally:
         _reason.reset(token)
+
+
+# ---- the actions of a write
+
+_OWN_NAMES = ("owner-kind", "owner-key", "applied", "installation")
+_SECRET_FIELDS = ("data", "stringData")
+
+
+def actions_of(
+    kind: Kind[Any], key: str, before: bytes | None, after: bytes | None, reason: str | UnsetType
+) -> Iterator[Action]:
+    """Yield the actions that change the object from *before* to *after*; None does not exist."""
+    if before == after:
+        return
+    if after is None:
+        yield Action(action="delete", kind=kind.name, key=key, reason=reason)
+        return
+    differences = value_differences(kind, before, after)
+    if before is None:
+        yield Action(action="create", kind=kind.name, key=key, diff=differences)
+        return
+    status = tuple(diff for diff in differences if not kind.plain and _in_status(diff))
+    desired_differences = tuple(diff for diff in differences if diff not in status)
+    if desired_differences:
+        yield Action(action="update", kind=kind.name, key=key, diff=desired_differences)
+    if status:
+        yield Action(action="status", kind=kind.name, key=key, diff=status)
+
+
+def value_differences(
+    kind: Kind[Any], before: bytes | None, after: bytes | None
+) -> tuple[Difference, ...]:
+    """Return the differing fields of two values of a kind, without secrets.
+
+    The fields that the server sets are left out. Labels and annotations of natsctl are left out
+    unless nothing else differs, and of an object that is created.
+    """
+    old, new = _value(kind, before), _value(kind, after)
+    compared = differences(old, new, merge_keys=merge_keys_of(kind))
+    visible = [diff for diff in compared if not _is_own(diff.path)]
+    if not visible and before is not None:
+        visible = compared
+    return tuple(_masked(kind, diff) for diff in visible)
+
+
+def shown_values(
+    kind: Kind[Any], before: bytes | None, after: bytes | None
+) -> tuple[object, object]:
+    """Return both values as JSON values without secrets and fields that the server sets."""
+    old, new = _value(kind, before), _value(kind, after)
+    return _mask_pair(old, new, hides=_SECRET_FIELDS if _is_secret(kind) else ())
+
+
+def _value(kind: Kind[Any], value: bytes | None) -> object:
+    if value is None:
+        return None
+    try:
+        parsed = exact_json.decode(value)
+    except DECODE_ERRORS:
+        return value.decode(errors="backslashreplace")
+    if not isinstance(parsed, dict):
+        return parsed
+    untyped = kind.type is bytes and isinstance(parsed.get("metadata"), dict)
+    if kind.plain and not untyped:
+        return parsed
+    return _without_servers_fields(parsed)
+
+
+def _without_servers_fields(document: Document) -> Document:
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        return document
+    kept = {name: value for name, value in metadata.items() if name not in SERVERS_OWN}
+    other_fields = {name: value for name, value in document.items() if name != "metadata"}
+    return {**other_fields, "metadata": kept} if kept else other_fields
+
+
+def _in_status(difference: Difference) -> bool:
+    return difference.path == "status" or difference.path.startswith(("status.", "status["))
+
+
+def _is_own(path: str) -> bool:
+    """Return whether natsctl alone writes the field: a label or an annotation of a secondary."""
+    if not path.startswith(('metadata.labels["', 'metadata.annotations["')):
+        return False
+    return path.endswith(tuple(f'/{name}"]' for name in _OWN_NAMES))
+
+
+def _masked(kind: Kind[Any], difference: Difference) -> Difference:
+    secret = _is_secret(kind) and difference.path.startswith(_SECRET_FIELDS)
+    before, after = _mask_pair(difference.before, difference.after, secret=secret)
+    return Difference(difference.path, before, after)
+
+
+def _is_secret(kind: Kind[Any]) -> bool:
+    return isinstance(kind, KubeKind) and kind.kind == "Secret"
+
+
+def _mask_pair(
+    before: object, after: object, *, secret: bool = False, hides: Collection[str] = ()
+) -> tuple[object, object]:
+    """Return both values without secrets; texts that differ only in a secret stay different.
+
+    All of a *secret* value is one, and so are the fields that it *hides*.
+    """
+    if isinstance(before, dict) or isinstance(after, dict):
+        old = before if isinstance(before, dict) else {}
+        new = after if isinstance(after, dict) else {}
+        pairs = {
+            name: _mask_pair(old.get(name), new.get(name), secret=secret or name in hides)
+            for name in (*old, *(name for name in new if name not in old))
+        }
+        return (
+            {name: pairs[name][0] for name in old} if isinstance(before, dict) else before,
+            {name: pairs[name][1] for name in new} if isinstance(after, dict) else after,
+        )
+    masked = _mask(before, secret=secret), _mask(after, secret=secret)
+    if before != after and masked[0] == masked[1] and before is not None and after is not None:
+        return f"{masked[0]} (before)", f"{masked[1]} (after)"
+    return masked
+
+
+def _mask(value: object, *, secret: bool) -> object:
+    match value:
+        case None:
+            return None
+        case _ if secret:
+            return MASK
+        case str():
+            return hidden(value)
+        case list():
+            return [_mask_pair(item, None)[0] for item in value]
+        case _:
+            return value
+
+
+# ---- the fields that identify the items of a list: its merge keys
+
+# The JSON Schema of a kind names them: the published one, or that of the kind's type. The lists of
+# the built-in Kubernetes kinds have a fixed table.
+
+LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
+TYPES_MAX = 256  # whose schemas are kept
+_REF = "#/$defs/"
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+
+_KUBE_MERGE_KEYS: dict[str, Sequence[str]] = {
+    "conditions": ("type",),
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "ephemeralContainers": ("name",),
+    "volumes": ("name",),
+    "env": ("name",),
+    "imagePullSecrets": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ownerReferences": ("uid",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+}
+_KUBE_PORT_KEYS: Sequence[Sequence[str]] = (("containerPort", "protocol"), ("port", "protocol"))
+
+
+def merge_keys_of(kind: Kind[Any]) -> MergeKeys:
+    """Return the merge keys of the kind's lists; the kind's schema outranks the fixed table."""
+    fixed = _kube_merge_keys if isinstance(kind, KubeKind) else _object_merge_keys
+    declared: type = kind.type
+
+    def merge_keys(path: Path) -> Sequence[str]:
+        known = kind.schema if isinstance(kind, KvKind) else None
+        schema = schema_of(declared) if known is None else known
+        return declared_merge_keys(schema, path) or fixed(path)
+
+    return merge_keys
+
+
+def declared_merge_keys(schema: Document, path: Path) -> Sequence[str]:
+    """Return the merge keys that a JSON Schema names for the list at *path*."""
+    nodes = list(_alternatives(schema, schema))
+    for name in path:
+        inner = [field for node in nodes for field in _fields_of(schema, node, name)]
+        nodes = [node for field in inner for node in _alternatives(schema, field)]
+    for node in nodes:
+        if isinstance(keys := node.get(LIST_MAP_KEYS), list):
+            return [key for key in keys if isinstance(key, str)]
+    return ()
+
+
+@lru_cache(TYPES_MAX)
+def schema_of(declared: type) -> Document:
+    """Return the JSON Schema of a type; empty if the type has none, or names no merge keys."""
+    try:
+        encoded = msgspec.json.encode(msgspec.json.schema(declared, schema_hook=_any_value))
+    except (TypeError, ValueError):
+        return {}
+    return msgspec.json.decode(encoded, type=Document) if LIST_MAP_KEYS.encode() in encoded else {}
+
+
+def _any_value(_unknown: type) -> Document:
+    return {"$comment": "any value"}
+
+
+def _alternatives(schema: Document, node: object) -> Iterator[Document]:
+    """Yield the schemas that a value may have, without references."""
+    if not isinstance(node, dict):
+        return
+    yield node
+    reference, definitions = node.get("$ref"), schema.get("$defs")
+    if isinstance(reference, str) and isinstance(definitions, dict):
+        yield from _alternatives(schema, definitions.get(reference.removeprefix(_REF)))
+    for word in _ALTERNATIVES:
+        for alternative in node.get(word, ()):
+            yield from _alternatives(schema, alternative)
+
+
+def _fields_of(schema: Document, node: Document, name: str) -> Iterator[object]:
+    """Yield the schemas of a field of a map, or of the items of a list of maps."""
+    for item in _alternatives(schema, node.get("items")):
+        yield from _fields_of(schema, item, name)
+    fields = node.get("properties")
+    if isinstance(fields, dict) and name in fields:
+        yield fields[name]
+    else:
+        yield node.get("additionalProperties")
+
+
+def _kube_merge_keys(path: Path) -> Sequence[str]:
+    if path and path[-1] == "ports":
+        return _KUBE_PORT_KEYS[0] if "containers" in path[-2:] else _KUBE_PORT_KEYS[1]
+    return _KUBE_MERGE_KEYS.get(path[-1], ()) if path else ()
+
+
+def _object_merge_keys(path: Path) -> Sequence[str]:
+    return ("type",) if path == ("status", "conditions") else ()

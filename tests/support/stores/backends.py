@@ -9,9 +9,7 @@ import pytest
 
 import natsctl
 from natsctl import Kind, KubeKind, KubeObject, kube
-from natsctl.core.plan.record import PlanRecord
-from natsctl.core.plan.store import planned_revisions
-from natsctl.core.plan.stores import PlanningStores
+from natsctl.core.plan.stores import planned
 from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import Kube
 from natsctl.model.store import (
@@ -104,7 +102,7 @@ class PlanningBackend:
 
     def __init__(self) -> None:
         self._below = MemoryStores()
-        self.stores = PlanningStores(self._below, PlanRecord(lambda: ""), planned_revisions())
+        self.stores = planned(nats=self._below, kube=None, key_of=lambda: "").nats
 
     def kind(self) -> Kind[Note]:
         return natsctl.kv(Note, bucket="notes")
