@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from natsctl.controller.slots import secondary as secondary
     from natsctl.controller.slots import tertiary as tertiary
     from natsctl.core.environment import planning as planning
-    from natsctl.core.explain import Explanation as Explanation
-    from natsctl.core.explain import Status as Status
     from natsctl.core.readers import Primary as Primary
     from natsctl.core.readers import Tertiary as Tertiary
     from natsctl.core.retry import Drop as Drop
@@ -103,6 +101,8 @@ if TYPE_CHECKING:
     from natsctl.model.plans import GarbagePlan as GarbagePlan
     from natsctl.model.plans import Orphan as Orphan
     from natsctl.model.plans import Plan as Plan
+    from natsctl.model.reports import Explanation as Explanation
+    from natsctl.model.reports import Status as Status
     from natsctl.model.selectors import Selector as Selector
     from natsctl.model.store import Change as Change
     from natsctl.model.store import ChangeType as ChangeType

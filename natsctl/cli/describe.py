@@ -23,13 +23,11 @@ from natsctl.cli.output import (
     write_table,
 )
 from natsctl.cli.terminal import flush, write_line, write_notice, write_text
-from natsctl.core.explain import KeyPause, Lanes, Queued
-from natsctl.core.history import SyncRecord
-from natsctl.core.tree import Branch
 from natsctl.daemon.messages import KeyEvent
 from natsctl.errors import UsageError
 from natsctl.jetstream.events import KvEvent
 from natsctl.jetstream.options import NatsOptions
+from natsctl.model.reports import Branch, KeyPause, Lanes, Queued, SyncRecord
 from natsctl.model.store import planned_revision
 from natsctl.operate.absent import Description
 from natsctl.operate.entries import NONE, age

@@ -10,10 +10,10 @@ from natsctl.console.answers import answer, encoded
 from natsctl.console.key import KeyViews, draft
 from natsctl.console.keys import Keys, KeyTable, Query
 from natsctl.console.overview import Overview
-from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.daemon.messages import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection import Connection
+from natsctl.model.bookkeeping import PAUSES, controller_record
 from natsctl.model.keys import check_key
 from natsctl.operate.fleet import Fleet
 from natsctl.operate.problems import problem_of

@@ -18,7 +18,6 @@ from natsctl.console.answers import (
     shown_value,
 )
 from natsctl.console.keys import Keys
-from natsctl.core.tree import Branch
 from natsctl.daemon.messages import KeyExplanation, Verb
 from natsctl.errors import (
     DECODE_ERRORS,
@@ -39,6 +38,7 @@ from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Object
 from natsctl.model.plans import Difference
+from natsctl.model.reports import Branch
 from natsctl.operate.absent import explained_without_daemon, known_controllers
 from natsctl.operate.buckets import published_schemas
 from natsctl.operate.desired import desired, restorable, with_reserved, with_stored_version

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from natsctl.console.answers import Answer, masked_message
 from natsctl.console.overview import Overview, State, cause_of, states_of
-from natsctl.core.explain import PrimarySource
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message, StreamState
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.feed import names
 from natsctl.model.keys import legal, matches
+from natsctl.model.reports import PrimarySource
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.operate.buckets import declared_columns, published_schemas
 from natsctl.operate.entries import cells_of, headings_of

@@ -33,7 +33,6 @@ from natsctl.controller.sync import SyncRuns
 from natsctl.core.backends import Backends
 from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.environment import environment
-from natsctl.core.explain import Explanation, Status, source_of
 from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
 from natsctl.core.installation import (
@@ -44,9 +43,16 @@ from natsctl.core.installation import (
 from natsctl.core.loop import KeyQueue
 from natsctl.core.readers import CacheReader, Primary
 from natsctl.core.record.recordings import listed
-from natsctl.core.status import Measures, UpkeepMeasures, health_of, measures_of
+from natsctl.core.reports import (
+    Beyond,
+    Measures,
+    UpkeepMeasures,
+    held_by,
+    measures_of,
+    source_of,
+    tree,
+)
 from natsctl.core.table import Invalid, Keeping, is_read
-from natsctl.core.tree import Beyond, Branch, held_by, tree
 from natsctl.core.workqueue import Operation
 from natsctl.core.writes import Writes
 from natsctl.errors import (
@@ -61,6 +67,7 @@ from natsctl.model import documents
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.plans import GarbagePlan, Removed
+from natsctl.model.reports import Branch, Explanation, Status
 from natsctl.model.store import Change, EventType, ManifestStores, Recorder, Stores
 from natsctl.slices import in_slices
 from natsctl.telemetry.hiding import hidden, shown
@@ -89,7 +96,6 @@ class ControllerParts(msgspec.Struct, frozen=True):
     garbage: GarbageCollector
 
     async def lost(self, holds: KeyFilter) -> None:
-        await self.runs.history.keep_only(holds)
         await self.reads.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
@@ -347,7 +353,6 @@ class ControllerRuntime(KeyedController):
     def measures(self) -> Measures:
         workers = self.controller.workers
         counts = self._counts()
-        health = health_of(self.host, self.holds, counts)
         opened, writes = self._opened, self._writes
         plan = GarbagePlan(()) if opened is None else opened.garbage.last
         upkeep = UpkeepMeasures(
@@ -358,7 +363,7 @@ class ControllerRuntime(KeyedController):
             undone=0 if opened is None else opened.secondaries.undone,
             contested=0 if opened is None else len(opened.secondaries.contests()),
         )
-        return measures_of(self.host, health, workers=workers, syncs=counts, upkeep=upkeep)
+        return measures_of(self.host, self.holds, workers=workers, syncs=counts, upkeep=upkeep)
 
     @property
     def _parts(self) -> ControllerParts:

@@ -14,13 +14,13 @@ import msgspec
 
 from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import (
-    DECODE_ERRORS,
     ConflictError,
     InvalidKeyError,
     NotFoundError,
     PermissionDeniedError,
     StoreError,
 )
+from natsctl.model.bookkeeping import LastingFailure, failing_prefix, failure_in
 from natsctl.model.store import Store, Stored
 from natsctl.telemetry.hiding import shortened
 from natsctl.telemetry.logger import get_logger
@@ -34,26 +34,6 @@ CLOSE_S = 1.0  # how long a stop may take to write the last records
 KEPT_MAX = 10_000  # records of a controller; further failures start over with the process
 FAILING_MAX = 200_000  # failing keys that are known
 ERROR_MAX = 500  # characters
-
-
-class LastingFailure(msgspec.Struct, frozen=True, gc=False):
-    """A key that fails: since when, in seconds since 1970, and the last error."""
-
-    since_s: float
-    error: str
-
-
-def failing_prefix(controller: str) -> str:
-    """Return what the keys of the records of a controller begin with."""
-    return f"controllers.{controller}.failing."
-
-
-def failure_in(value: bytes) -> LastingFailure | None:
-    """Return the failure in a record, None if the record does not decode."""
-    try:
-        return msgspec.json.decode(value, type=LastingFailure)
-    except DECODE_ERRORS:
-        return None
 
 
 Facts: TypeAlias = tuple[str, float, float, int | None, str, int, int, int]
@@ -101,7 +81,6 @@ class FailingKeys:
         return {key: state.failure for key, state in keys if state.failure is not None and has(key)}
 
     def failed(self, key: str, sync: Facts, handler: str = "") -> None:
-        """Note that a sync of the key failed in this process."""
         state = self.keys.pop(key, None) or FailingKey(None)
         since_s = sync[1] if state.failure is None else state.failure.since_s
         state.failure, state.sync = LastingFailure(since_s, sync[4]), sync

@@ -14,8 +14,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-import msgspec
-
 from natsctl.core.environment import planning
 from natsctl.core.failing import Facts, FailingKeys
 from natsctl.core.record.document import Delivery
@@ -25,8 +23,8 @@ from natsctl.core.tape import ReadStep, RecordedError, Step
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
 from natsctl.model.manifests import Reference
+from natsctl.model.reports import RECORDS_MAX, SyncRecord
 from natsctl.model.store import EventType, Recorder, RemembersSyncs, Stored, SyncNote
-from natsctl.slices import retain
 from natsctl.telemetry.exceptions import ErrorClass, classify, user_traceback
 from natsctl.telemetry.hiding import Secrets, error_text, secrets_of
 from natsctl.telemetry.logger import EventLogger, get_logger
@@ -61,7 +59,6 @@ class HandlerFailures:
                 self._logger.log(self._level, event, exc_info=trace, **logged)
 
     def _is_new(self, error: BaseException) -> bool:
-        """Return whether the error is to be logged with its traceback."""
         now = asyncio.get_running_loop().time()
         frame = next(reversed(list(traceback.walk_tb(error.__traceback__))), None)
         line = None if frame is None else (frame[0].f_code.co_filename, frame[1])
@@ -75,35 +72,6 @@ class HandlerFailures:
 
 
 KEYS_MAX = 10_000
-RECORDS_MAX = 5  # per key
-
-
-class SyncRecord(msgspec.Struct, frozen=True, gc=False):
-    """One sync of a key.
-
-    Attributes:
-        operation: the reason for the sync.
-        started: the time of its start.
-        duration_s: its duration.
-        revision: the revision of the object; None if the object did not exist.
-        error: the error; empty if the sync succeeded or asked for a delay.
-        created: how many secondaries it created.
-        updated: how many secondaries it updated.
-        deleted: how many secondaries it deleted.
-    """
-
-    operation: str
-    started: datetime
-    duration_s: float
-    revision: int | None
-    error: str
-    created: int
-    updated: int
-    deleted: int
-
-
-def _record(facts: Facts) -> SyncRecord:
-    return SyncRecord(facts[0], datetime.fromtimestamp(facts[1], UTC), *facts[2:])
 
 
 class Journal:
@@ -145,12 +113,11 @@ class Journal:
             self._older, self._newer = newer, {}
 
     def last_syncs(self, key: str) -> list[SyncRecord]:
-        """Return the recorded syncs of the key, oldest first."""
         syncs = self._newer.get(key) or self._older.get(key)
         if syncs is None:
             failed = self.failing.keys.get(key)
             syncs = () if failed is None or failed.sync is None else (failed.sync,)
-        return [_record(sync) for sync in syncs]
+        return [SyncRecord(it[0], datetime.fromtimestamp(it[1], UTC), *it[2:]) for it in syncs]
 
     def failing_since(self, key: str) -> datetime | None:
         """Return since when the key fails; None if it does not."""
@@ -270,13 +237,9 @@ class SyncHistory:
                 (failed, MESSAGE_RECOVERED),
             )
             message = next(message for happened, message in messages if happened)
-            text, note = run.named(message % key), _note(run, now)
-            self.event(key, EventType.NORMAL, REASON_SYNCED, text, note=note, regarding=run.touched)
-        stored = run.stored
-        revision = None if stored is None else stored.revision
-        wrote = (run.created, run.updated, run.deleted)
-        facts = (run.operation, run.started_s, now - run.begun, revision, "", *wrote)
-        self.journal.add(key, facts, handler=run.handler)
+            text = run.named(message % key)
+            self._event_of(run, EventType.NORMAL, REASON_SYNCED, text, now, regarding=run.touched)
+        self.journal.add(key, _facts(run, now), handler=run.handler)
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
             self._keep_recording(run, recorder, now, after_s=after_s)
@@ -300,19 +263,40 @@ class SyncHistory:
         kept = recorder is not None and (not delayed or recorder.wants(self.controller, key))
         if recorder is not None and kept and isinstance(error, Exception):
             self._keep_recording(run, recorder, now, error, failures=failures)
-        if delayed:
-            self.journal.add(key, _facts(run, now), delayed=True)
+        if delayed or not isinstance(error, Exception):  # cancelled, which says nothing about it
+            text = "" if delayed else text
+            self.journal.add(key, _facts(run, now, text), delayed=True, handler=run.handler)
             return
-        cancelled = not isinstance(error, Exception)  # which says nothing about the key
-        self.journal.add(key, _facts(run, now, text), delayed=cancelled, handler=run.handler)
-        if not isinstance(error, Exception):
-            return
+        self.journal.add(key, _facts(run, now, text), handler=run.handler)
         if log_failure:
             fields = {"controller": self.controller, "key": key}
             self._failures.failed(self._failed, error, failures, **fields)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
-        note = _note(run, now, failures)
-        self.event(key, EventType.WARNING, reason, text, note=note)
+        self._event_of(run, EventType.WARNING, reason, text, now, failures=failures)
+
+    def _event_of(
+        self,
+        run: Sync,
+        type: EventType,  # noqa: A002 - the field's word
+        reason: str,
+        message: str,
+        now: float,
+        *,
+        failures: int = 0,
+        regarding: Sequence[Reference] | None = None,
+    ) -> None:
+        note = SyncNote(
+            operation=run.operation,
+            started=run.started,
+            duration_s=now - run.begun,
+            revision=None if run.stored is None else run.stored.revision,
+            created=run.created,
+            updated=run.updated,
+            deleted=run.deleted,
+            failures=failures,
+            handler=run.handler,
+        )
+        self.event(run.key, type, reason, message, note=note, regarding=regarding)
 
     async def recall(
         self, key: str, error: BaseException, queue: WorkQueue[K], entry: K, handler: str = ""
@@ -324,14 +308,15 @@ class SyncHistory:
         if not queue.failures(entry):
             failures = await self.past_failures(key, error, handler)
             if failures:
-                queue.recall(entry, failures)
+                queue.note(entry).failures = failures
 
     async def past_failures(self, key: str, error: BaseException, handler: str = "") -> int:
         """Return the failures in a row that an earlier process recorded, before *error*.
 
         Returns 0 if none is known, and at every further call for the key and the handler.
         """
-        if (key, handler) in self._recalled or not _counts(error):
+        unknown = isinstance(error, StoreTimeoutError)  # the events can't be read either
+        if (key, handler) in self._recalled or not classify(error).failed or unknown:
             return 0
         if len(self._recalled) >= RECALLED_MAX:
             self._recalled.clear()
@@ -342,10 +327,6 @@ class SyncHistory:
                     async with asyncio.timeout(PAST_S):
                         return await recorder.past_failures(key, handler)
         return 0
-
-    async def keep_only(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the keys that are not *wanted*, in slices."""
-        await retain(self._recalled, lambda name: wanted(name[0]), self._recalled.discard)
 
     def _keep_recording(
         self,
@@ -384,35 +365,6 @@ class SyncHistory:
 
 
 def _facts(run: Sync, now: float, error: str = "") -> Facts:
-    """Return what the journal keeps of a sync that ends *now*."""
-    stored = run.stored
-    return (
-        run.operation,
-        run.started_s,
-        now - run.begun,
-        None if stored is None else stored.revision,
-        error,
-        run.created,
-        run.updated,
-        run.deleted,
-    )
-
-
-def _note(run: Sync, now: float, failures: int = 0) -> SyncNote:
-    """Return what an event has of a sync that ends *now*."""
-    return SyncNote(
-        operation=run.operation,
-        started=run.started,
-        duration_s=now - run.begun,
-        revision=None if run.stored is None else run.stored.revision,
-        created=run.created,
-        updated=run.updated,
-        deleted=run.deleted,
-        failures=failures,
-        handler=run.handler,
-    )
-
-
-def _counts(error: BaseException) -> bool:
-    """Return whether earlier failures matter, and the events of these can be read."""
-    return classify(error).failed and not isinstance(error, StoreTimeoutError)
+    revision = None if run.stored is None else run.stored.revision
+    wrote = (run.created, run.updated, run.deleted)
+    return (run.operation, run.started_s, now - run.begun, revision, error, *wrote)

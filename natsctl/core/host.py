@@ -179,7 +179,7 @@ class Host:
         """Begin no more syncs; `run` returns when the syncs that have begun have ended."""
         self._stopping.set()
         for queue in self.queues().values():
-            queue.shut_down(drain=False)
+            queue.shut_down()
 
     async def _finish(self, syncing: "Collection[asyncio.Task[object]]") -> None:
         """Wait until the sync loops have ended; cancel those that take too long."""

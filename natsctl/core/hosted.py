@@ -9,17 +9,16 @@ from typing import Any
 import msgspec
 
 from natsctl.core.counters import OVERDUE_S, Counts
-from natsctl.core.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.host import Hook, Host
 from natsctl.core.loop import KeyQueue, SyncHandler, SyncLoop
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import Recording, Surface
 from natsctl.core.record.writing import recording_of
+from natsctl.core.reports import Beyond, Measures, explanation_of, status_of, tree
 from natsctl.core.retry import RateLimit, RetryPolicy
-from natsctl.core.status import Measures
-from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import UsageError
+from natsctl.model.reports import Branch, Explanation, Status
 from natsctl.model.store import EventType
 
 

@@ -13,7 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, closing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -45,62 +45,8 @@ INVALID_LOG = f"{__name__}.invalid"
 """The logger of invalid objects."""
 _invalid = get_logger(INVALID_LOG)
 
-SHOWN_MAX = 10  # objects that are logged one by one before the others are counted
-COUNT_S = 60.0  # interval of the count; after an interval without any, objects are logged again
-
-
-class InvalidLog:
-    """Logs the invalid objects of one kind. The first line of a series gives the likely cause."""
-
-    def __init__(self, kind: Kind[Any]) -> None:
-        self._kind = kind
-        self._shown = 0
-        self._counted = 0
-        self._added = False  # since the last count
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, invalid: Invalid) -> None:
-        """Log the object, or count it."""
-        self._added = True
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._log_next_count)
-        if self._shown == SHOWN_MAX:
-            self._counted += 1
-            return
-        cause = ""
-        if not (self._shown or invalid.illegal):
-            cause = self._kind.likely_cause(invalid.stored.value)
-        self._shown += 1
-        _invalid.error(
-            "skipped an invalid object",
-            kind=self._kind.name,
-            key=invalid.stored.key,
-            revision=invalid.stored.revision,
-            hint=f"if all values are like this, {cause}" if cause else None,
-            error=invalid.error,
-        )
-
-    def close(self) -> None:
-        """Log the count, and stop."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._log_count()
-
-    def _log_next_count(self) -> None:
-        self._timer = None
-        self._log_count()
-        if self._added:
-            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._log_next_count)
-        else:
-            self._shown = 0
-        self._added = False
-
-    def _log_count(self) -> None:
-        counted, self._counted = self._counted, 0
-        if counted:
-            _invalid.error("skipped more invalid objects", kind=self._kind.name, objects=counted)
-
+SHOWN_MAX = 10  # invalid objects that are logged one by one in an interval; others are counted
+COUNT_S = 60.0  # the interval
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -137,9 +83,9 @@ class Informer(Generic[T]):
         kind: Kind[T],
         *,
         indexes: Mapping[str, IndexFunc[T]] | None = None,
-        on_invalid: Callable[[Invalid], None] | None = None,
-        on_listed: Callable[[], None] | None = None,
-        on_appeared: Callable[[], None] | None = None,
+        on_invalid: Callable[[Invalid], None] = lambda _: None,
+        on_listed: Callable[[], None] = lambda: None,
+        on_appeared: Callable[[], None] = lambda: None,
         keeping: Keeping | None = None,
         notes_deleted: bool = False,
     ) -> None:
@@ -150,7 +96,8 @@ class Informer(Generic[T]):
         self._notifying = asyncio.Lock()  # held while a subscriber has not seen all objects
         self._lists_are_costly = isinstance(kind, KubeKind)
         self._on_invalid = on_invalid
-        self._invalid_log = InvalidLog(kind)
+        self._invalid = 0  # objects in this interval
+        self._count_at: asyncio.TimerHandle | None = None
         self._on_listed = on_listed
         self._on_appeared = on_appeared
         self.table = Table(
@@ -167,7 +114,6 @@ class Informer(Generic[T]):
     async def subscribe(
         self, on_change: OnChange[T], on_changes: OnChanges[T] | None = None
     ) -> AsyncIterator[None]:
-        """Call *on_change* as `add` does, while the context lasts."""
         await self.add(on_change, on_changes)
         try:
             yield
@@ -183,17 +129,17 @@ class Informer(Generic[T]):
         wait until then.
         """
         async with self._notifying:
-            await in_slices(self.table.keys(), lambda key: on_change(self._existing(key)))
+            table, kind = self.table, self.table.kind
+            await in_slices(
+                table.keys(),
+                lambda key: on_change(Change(kind, key, None, table.get(key), initial=True)),
+            )
             self._subscribers = {**self._subscribers, on_change: on_changes}
 
     def remove(self, on_change: OnChange[T]) -> None:
-        """Call *on_change* no more."""
         remaining = self._subscribers.copy()
         del remaining[on_change]
         self._subscribers = remaining
-
-    def _existing(self, key: str) -> Change[T]:
-        return Change(self.table.kind, key, None, self.table.get(key), initial=True)
 
     async def fill(self, objects: Iterable[Stored]) -> None:
         """Add values that were read from the store, and notify subscribers, see `Table.fill`."""
@@ -232,7 +178,7 @@ class Informer(Generic[T]):
             return {"natsctl.watch.restarts": self.restarts}
 
         failures = 0
-        with closing(self._invalid_log):
+        try:
             while True:
                 started, limit_s, jitter = clock(), BACKOFF_MAX_S, up_to_a_tenth
                 try:
@@ -254,6 +200,8 @@ class Informer(Generic[T]):
                 await asyncio.sleep(
                     backoff(failures, base_s=BACKOFF_S, limit_s=limit_s, jitter=jitter)
                 )
+        finally:
+            self._log_count()
 
     async def _empty_absent_kind(self, error: StoreMissingError) -> None:
         """Empty the table of an optional kind that does not exist in the store."""
@@ -264,15 +212,6 @@ class Informer(Generic[T]):
         log.info("optional kind does not exist yet", kind=self.table.kind.name, error=error)
         for event in (Listing(ABSENT), Listed(0)):
             await self._apply(event, Slices())
-
-    def _listed(self) -> None:
-        if self._on_listed is not None:
-            self._on_listed()
-        if self.absent:
-            self.absent = False
-            log.info("optional kind exists now", kind=self.table.kind.name)
-            if self._on_appeared is not None:
-                self._on_appeared()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
         slices, table = Slices(EVENTS), self.table
@@ -294,7 +233,11 @@ class Informer(Generic[T]):
             await self._apply(event, slices)
             if isinstance(event, Listed):
                 establishing.end()
-                self._listed()
+                self._on_listed()
+                if self.absent:
+                    self.absent = False
+                    log.info("optional kind exists now", kind=table.kind.name)
+                    self._on_appeared()
 
     async def _apply(self, event: WatchEvent, slices: Slices) -> None:
         """Apply the event, and notify subscribers of its changes in slices."""
@@ -339,9 +282,33 @@ class Informer(Generic[T]):
                         )
 
     def _report(self, invalid: Invalid) -> None:
-        self._invalid_log.add(invalid)
-        if self._on_invalid is not None and not invalid.illegal:
+        """Log an invalid object; the first line of an interval gives the likely cause."""
+        if self._count_at is None:
+            loop = asyncio.get_running_loop()
+            self._count_at = loop.call_later(COUNT_S, self._log_count)
+        self._invalid += 1
+        if self._invalid <= SHOWN_MAX:
+            cause, kind = "", self.table.kind
+            if self._invalid == 1 and not invalid.illegal:
+                cause = kind.likely_cause(invalid.stored.value)
+            _invalid.error(
+                "skipped an invalid object",
+                kind=kind.name,
+                key=invalid.stored.key,
+                revision=invalid.stored.revision,
+                hint=f"if all values are like this, {cause}" if cause else None,
+                error=invalid.error,
+            )
+        if not invalid.illegal:
             self._on_invalid(invalid)
+
+    def _log_count(self) -> None:
+        """Log how many more objects were invalid, and begin the next interval."""
+        if self._count_at is not None:
+            self._count_at.cancel()
+        more, self._invalid, self._count_at = self._invalid - SHOWN_MAX, 0, None
+        if more > 0:
+            _invalid.error("skipped more invalid objects", kind=self.table.kind.name, objects=more)
 
 
 async def catch_up(informers: Iterable[Informer[Any]]) -> None:
@@ -349,32 +316,31 @@ async def catch_up(informers: Iterable[Informer[Any]]) -> None:
 
     A new leader then sees the writes of the leader before it. A store that has no newest revision,
     such as a cluster, is not waited for, nor is a store that does not return it. A table that stays
-    behind is logged every `BEHIND_S` seconds.
+    behind is logged every `BEHIND_S` seconds. A write that was removed since is not waited for.
     """
+
+    async def caught_up(informer: Informer[Any]) -> None:
+        store, kind = informer.store, informer.table.kind.name
+        needed = math.inf
+        while isinstance(store, Sequenced):
+            try:
+                async with asyncio.timeout(BEHIND_S):
+                    needed = min(needed, await store.newest_revision())
+            except (StoreError, TimeoutError) as error:
+                reason = str(error) or f"no answer within {BEHIND_S:g} s"
+                log.warning("table may be behind its store", kind=kind, error=reason)
+                return
+            try:
+                async with asyncio.timeout(BEHIND_S):
+                    await informer.table.passed(int(needed))
+            except TimeoutError:
+                log.warning("no key is synced until the table shows the newest writes", kind=kind)
+            else:
+                return
+
     async with together() as group:
         for informer in informers:
-            group.create_task(_caught_up(informer), name="catching up")
-
-
-async def _caught_up(informer: Informer[Any]) -> None:
-    """Wait for one table; a write that was removed since is not waited for."""
-    store, kind = informer.store, informer.table.kind.name
-    needed = math.inf
-    while isinstance(store, Sequenced):
-        try:
-            async with asyncio.timeout(BEHIND_S):
-                needed = min(needed, await store.newest_revision())
-        except (StoreError, TimeoutError) as error:
-            reason = str(error) or f"no answer within {BEHIND_S:g} s"
-            log.warning("table may be behind its store", kind=kind, error=reason)
-            return
-        try:
-            async with asyncio.timeout(BEHIND_S):
-                await informer.table.passed(int(needed))
-        except TimeoutError:
-            log.warning("no key is synced until the table shows the newest writes", kind=kind)
-        else:
-            return
+            group.create_task(caught_up(informer), name="catching up")
 
 
 _initial = attrgetter("initial")
@@ -420,8 +386,7 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
                 async for event in events:
                     if isinstance(event, Batch | Applied):
                         states = event.states if isinstance(event, Batch) else [event.stored]
-                        found = [state for state in states if table.lacks(state.key, wanted)]
-                        await informer.fill(found)
+                        await informer.fill(states)
         except StoreError as error:
             log.warning("cannot read values yet", kind=table.kind.name, error=error)
 
@@ -479,7 +444,6 @@ class _EveryKey(Collection[str]):
 async def _listing(
     store: Store, shown: Collection[str] | None = None
 ) -> AsyncGenerator[WatchEvent, None]:
-    """Yield the events of one list of the store."""
     async with store.watch(shown) as events:
         async for event in events:
             if isinstance(event, Listed):

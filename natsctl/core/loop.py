@@ -263,7 +263,7 @@ class SyncLoop(Generic[K]):
         """Note that the process has survived a sync of the key."""
         claim.release()
         if self._pausing.claims.wary:
-            self.paused.quarantine.survived(str(key), self.queue)
+            self.paused.quarantine.survived(str(key))
 
     def may_sync(self, key: K) -> str | None:
         """Return why the key may not be synced now, None if it may; the one decision about it.
@@ -301,7 +301,7 @@ class SyncLoop(Generic[K]):
             return False
         else:
             try:
-                later_s = await self.paused.quarantine.admit(str(key), claim, queue)
+                later_s = await self.paused.quarantine.admit(str(key), claim)
             except asyncio.CancelledError:
                 queue.give_back(key, untouched=True)
                 raise

@@ -8,20 +8,21 @@ bucket `natsctl` has the pause of a whole controller, as text (`natsctl.model.pa
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from natsctl.core.environment import environment
 from natsctl.core.failing import FailingKeys
 from natsctl.core.informer import Informer
-from natsctl.core.quarantine import ClaimedKeys, CrashRecords, Deaths, Quarantine
+from natsctl.core.quarantine import ClaimedKeys, CrashRecords, Quarantine
 from natsctl.core.table import is_read
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.model.kinds import KvKind, kv
+from natsctl.model.bookkeeping import PAUSES, Deaths, controller_record
+from natsctl.model.kinds import KvKind
 from natsctl.model.pause import MARK, Pause, parse_pause, pause_in
 from natsctl.model.store import Change, EventType, Store, Stored, Stores
 from natsctl.telemetry.logger import get_logger
@@ -36,9 +37,6 @@ REASON_DIED, REASON_QUARANTINED = "ProcessDied", "Quarantined"
 WHOLE = "-"
 """The key of events about a whole controller."""
 
-PAUSES: KvKind[bytes] = kv(bytes, bucket="natsctl", history=1, replicas=None)
-"""The records of controllers."""
-
 RecordEvent = Callable[[str, EventType, str, str], None]
 """Records an event: the key, the type, the reason and the message."""
 
@@ -47,11 +45,6 @@ OnPaused = Callable[[str, Pause], None]
 
 OnResumed = Callable[[str, Pause, bool], None]
 """Called with a key, the pause that is over, and whether a sync was held back."""
-
-
-def controller_record(controller: str) -> str:
-    """Return the key of the record that pauses a whole controller."""
-    return f"controllers.{controller}.paused"
 
 
 class Clock:
@@ -76,13 +69,14 @@ class PausedKeys:
     def __init__(
         self,
         queue: WorkQueue[Any],
-        quarantine: Quarantine | None = None,
+        crashes: CrashRecords | None = None,
         *,
         holds: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.pauses: dict[str, Pause] = {}  # by paused key, also of deleted objects
-        self.quarantine = Quarantine() if quarantine is None else quarantine
-        self._queue = queue
+        crashes = CrashRecords("", ClaimedKeys()) if crashes is None else crashes
+        self.quarantine = Quarantine(crashes, queue, holds)
+        self.queue = queue
         self._holds = holds
         self._informers: Sequence[Informer[Any]] = ()
         self._outlast = False  # whether pauses outlast the objects
@@ -92,7 +86,6 @@ class PausedKeys:
         self._clock = Clock()
 
     def __len__(self) -> int:
-        """Return how many paused keys this process would sync."""
         return sum(map(self._holds, self.pauses))
 
     def follow(self, informers: Sequence[Informer[Any]], *, outlast: bool = True) -> None:
@@ -106,13 +99,11 @@ class PausedKeys:
         self.quarantine.follow(informers)
 
     def listen(self, on_resumed: OnResumed, on_paused: OnPaused | None = None) -> None:
-        """Call the functions for every later pause and resumption."""
         self._on_resumed.append(on_resumed)
         if on_paused is not None:
             self._on_paused.append(on_paused)
 
     def close(self) -> None:
-        """End no more pauses by themselves."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -120,7 +111,6 @@ class PausedKeys:
     # ---- the decision
 
     def reason(self, key: Any) -> str | None:
-        """Return why the key may not be synced, None if it may."""
         if key in self.pauses:
             return f"paused {self.pauses[key]}"
         deaths = self.quarantine.quarantined.get(key)
@@ -130,13 +120,8 @@ class PausedKeys:
         """Return whether the key may not be synced, and remember that a sync was held back."""
         if self.reason(key) is None:
             return False
-        self._queue.note(key).held_back = True
+        self.queue.note(key).held_back = True
         return True
-
-    def is_pending(self, key: str) -> bool:
-        """Return whether a sync of the paused key was held back."""
-        noted = self._queue.noted(key)
-        return noted is not None and noted.held_back
 
     # ---- what changes it
 
@@ -191,15 +176,14 @@ class PausedKeys:
 
     def _answer(self, key: str) -> bool:
         """Forget that a sync was held back; return whether one was."""
-        noted = self._queue.noted(key)
+        noted = self.queue.noted(key)
         if noted is None or not noted.held_back:
             return False
         noted.held_back = False
-        self._queue.tidy(key)
+        self.queue.tidy(key)
         return True
 
     def _set(self, key: str, pause: Pause | None, *, notify: bool) -> None:
-        """Pause or resume the key; a pause that has ended resumes it."""
         before = self.pauses.get(key)
         left_s = 0.0 if pause is None else self._clock.left_s(pause)
         if pause is not None and left_s > 0:
@@ -256,7 +240,7 @@ class Pausing:
 
     def keys(self, queue: WorkQueue[Any], holds: Callable[[str], bool]) -> PausedKeys:
         """Return the paused keys of one more sync loop, which syncs the keys that it *holds*."""
-        paused = PausedKeys(queue, self._crashes.quarantine(holds), holds=holds)
+        paused = PausedKeys(queue, self._crashes, holds=holds)
         paused.listen(self._resumed, self._paused)
         self._keys.append(paused)
         return paused
@@ -270,7 +254,6 @@ class Pausing:
 
     @property
     def count(self) -> int:
-        """The number of paused keys that this process would sync."""
         return sum(map(len, self._keys))
 
     def of(self, key: str) -> Pause | None:
@@ -287,20 +270,17 @@ class Pausing:
         return "" if pause is None else f"{key} is paused {pause}: natsctl resume {source}/{key}"
 
     def is_pending(self, key: str) -> bool:
-        """Return whether a sync of the key was held back."""
-        return any(paused.is_pending(key) for paused in self._keys)
+        notes = (paused.queue.noted(key) for paused in self._keys)
+        return any(noted is not None and noted.held_back for noted in notes)
 
     def pauses(self) -> dict[str, Pause]:
-        """Return the pauses of all paused keys."""
         return {key: pause for paused in self._keys for key, pause in paused.pauses.items()}
 
     def quarantined(self) -> dict[str, Deaths]:
-        """Return the deaths of all quarantined keys."""
         quarantines = (paused.quarantine.quarantined for paused in self._keys)
         return {key: deaths for each in quarantines for key, deaths in each.items()}
 
     async def wait_running(self) -> None:
-        """Wait until the whole controller is not paused."""
         await self._running.wait()
 
     # ---- records
@@ -312,41 +292,35 @@ class Pausing:
         Without stores there are no records, and only annotations pause keys.
         """
         kind, store = PAUSES.part(f"controllers.{self.controller}.>"), None
-        if stores is not None:
-            try:
-                store = await stores.open(kind)
-            except StoreError as error:
-                log.warning("cannot read the pauses of controllers", error=error)
-        if store is None:
-            with self._closing():
+        try:
+            if stores is not None:
+                try:
+                    store = await stores.open(kind)
+                except StoreError as error:
+                    log.warning("cannot read the pauses of controllers", error=error)
+            if store is None:
                 yield
-            return
-        self.listed.clear()
-        self._crashes.store = store
-        self.failing.follows = not getattr(stores, "forgets", False)  # plans, replays, simulations
-        informer = Informer(store, kind)
-        with self._closing():
+                return
+            self.listed.clear()
+            self._crashes.store = store
+            self.failing.follows = not getattr(stores, "forgets", False)  # plans, simulations
+            informer = Informer(store, kind, on_listed=self.listed.set)
             await informer.add(self._observe)
             async with together() as group:
+                late = asyncio.get_running_loop().call_later(LISTED_S, self._give_up, informer)
                 tasks = [
                     group.create_task(self._follow(informer), name="watch of pauses"),
-                    group.create_task(self._list(informer), name="list of pauses"),
                     group.create_task(self._crashes.write(self.listed), name="records of crashes"),
                     group.create_task(self.failing.write(store), name="records of failures"),
                 ]
                 try:
                     yield
                 finally:
+                    late.cancel()
                     for task in tasks:
                         task.cancel()
                     await self._crashes.close()
                     await self.failing.close(store)
-
-    @contextmanager
-    def _closing(self) -> Iterator[None]:
-        """Cancel the timers at the end of the context."""
-        try:
-            yield
         finally:
             for paused in self._keys:
                 paused.close()
@@ -366,20 +340,14 @@ class Pausing:
                 denied = str(error)
                 await asyncio.sleep(RECHECK_S)
 
-    async def _list(self, informer: Informer[Any]) -> None:
-        """Set `listed` when the records are listed, or cannot be listed for a while."""
-        try:
-            async with asyncio.timeout(LISTED_S):
-                await informer.table.synced.wait()
-        except TimeoutError:
-            if self.listed.is_set():
-                return
+    def _give_up(self, informer: Informer[Any]) -> None:
+        if not self.listed.is_set():
             log.warning(
                 "cannot list the pauses in the bucket natsctl: a paused controller may sync",
                 controller=self.controller,
                 error=informer.failure,
             )
-        self.listed.set()
+            self.listed.set()
 
     def _observe(self, change: Change[Any]) -> None:
         if change.key.startswith(self.failing.prefix):
@@ -392,7 +360,6 @@ class Pausing:
             self._crashes.observe(change)
 
     def _refresh(self, *, notify: bool = True) -> None:
-        """Pause or resume the whole controller, as its record demands."""
         before, after = self.whole, self._record
         left_s = 0.0 if after is None else self._clock.left_s(after)
         if self._timer is not None:
@@ -429,7 +396,6 @@ class Pausing:
             self._event(key, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {pause}")
 
     def _report_death(self, key: str, deaths: Deaths, *, quarantined: bool) -> None:
-        """Report that a process died while it synced the key."""
         name, count = self.controller, deaths.count
         if not quarantined:
             log.warning(

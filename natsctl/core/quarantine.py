@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -32,6 +32,7 @@ from natsctl.core.informer import Informer
 from natsctl.core.table import is_read
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError, NotLeadingError, StoreError
+from natsctl.model.bookkeeping import DEATHS_MAX, Deaths, claim_record, deaths_in, deaths_record
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Change, Store, Stored
 from natsctl.model.times import time_text
@@ -39,7 +40,6 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-DEATHS_MAX = 3  # in a row, after which a key is quarantined
 SHOWN_MAX = 5  # suspects in a log line
 RETRY_S = 5.0  # until a record that could not be written is written again
 SUSPECT_S = 0.5  # until a suspect that has to wait for other keys is looked at again
@@ -56,58 +56,12 @@ _LENGTHS = [size.to_bytes(LENGTH, "little") for size in range(SLOT)]
 Name = tuple[str, str]  # the place and the key of an object
 
 
-def deaths_record(controller: str, place: str, key: str) -> str:
-    """Return the key of the record of the processes that died while they synced a key."""
-    return f"controllers.{controller}.deaths.{place}.{key}"
-
-
-def claim_record(controller: str, process: str) -> str:
-    """Return the key of the record of a process without a disk."""
-    return f"controllers.{controller}.held.{process}"
-
-
-class Deaths(msgspec.Struct, frozen=True, kw_only=True):
-    """The deaths of processes that held a key, since a sync of the key last ended."""
-
-    count: int
-    last: str  # the time at which the last one was found (RFC 3339)
-    state: str  # a digest of the desired state of the object
-    processes: tuple[str, ...] = ()  # the last processes that died, so that no death counts twice
-
-    def __str__(self) -> str:
-        """Return the deaths as a phrase."""
-        processes = "1 process" if self.count == 1 else f"{self.count} processes"
-        return f"{processes} died during its sync, the last before {self.last}"
-
-
-def deaths_in(value: bytes) -> Deaths | None:
-    """Return the deaths in a record, None if the record does not decode."""
-    try:
-        return msgspec.json.decode(value, type=Deaths)
-    except DECODE_ERRORS:
-        return None
-
-
-def one_more(before: Deaths | None, state: str, process: str) -> Deaths:
-    """Return the deaths with that of the *process*, unless they have it already.
-
-    Deaths of another desired state do not count.
-    """
-    if before is None or before.state != state:
-        before = Deaths(count=0, last="", state=state)
-    if process in before.processes:
-        return before
-    last = time_text(datetime.now(UTC))
-    processes = (*before.processes, process)[-DEATHS_MAX:]
-    return Deaths(count=before.count + 1, last=last, state=state, processes=processes)
-
-
 class Left(msgspec.Struct, frozen=True):
-    """The keys of one sync loop that a dead process was syncing."""
+    """The keys of one sync loop that a dead process was syncing, and whether it was one alone."""
 
     process: str
     keys: tuple[str, ...]
-    alone: bool  # whether it synced only one key
+    alone: bool
 
 
 class ClaimedKeys:
@@ -120,7 +74,7 @@ class ClaimedKeys:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.process = process_name()
+        self.process = f"{os.getpid()}-{os.urandom(8).hex()}"  # unique among all machines
         self.directory = directory
         self.wary: set[object] = set()
         self._claims: set[ClaimedKey] = set()
@@ -128,16 +82,6 @@ class ClaimedKeys:
         self._not_before = 0.0  # the loop time at which a key may be alone again
         self._changed = asyncio.Event()
         self.on_disk = directory is not None
-        if directory is not None:
-            try:
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                self._without_disk(error)
-
-    def _without_disk(self, error: OSError) -> None:
-        if self.on_disk:
-            log.info("cannot write the state directory: claims are noted in NATS", error=error)
-        self.on_disk = False
 
     @contextmanager
     def of_loop(self, name: str, workers: int) -> Iterator[list["ClaimedKey"]]:
@@ -152,9 +96,11 @@ class ClaimedKeys:
         file = None
         if self.on_disk:
             try:
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file = _created(path, workers * SLOT)
             except OSError as error:
-                self._without_disk(error)
+                log.info("cannot write the state directory: claims are noted in NATS", error=error)
+                self.on_disk = False
         mapped = mmap.mmap(-1 if file is None else file.fileno(), workers * SLOT)
         claims = [ClaimedKey(self, mapped, worker * SLOT) for worker in range(workers)]
         self._claims.update(claims)
@@ -174,9 +120,9 @@ class ClaimedKeys:
         Whether a key was alone depends on all files of its process. So a file stays until those of
         other loops are read, which may belong to other controllers.
         """
-        if self.directory is None or not name:
-            return []
-        found = []
+        found: list[Left] = []
+        if self.directory is None:
+            return found
         for path in sorted(self.directory.glob(f"{name}.*-*{ENDING}")):
             with suppress(OSError), path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while the process lives
@@ -200,13 +146,9 @@ class ClaimedKeys:
 
     @property
     def busy(self) -> bool:
-        """Whether any worker syncs a key."""
         return any(claim.busy for claim in self._claims)
 
-    # ---- one key alone
-
     async def admit(self) -> None:
-        """Wait until no key has to be alone."""
         while self._alone is not None:
             await self._next_change()
 
@@ -234,7 +176,6 @@ class ClaimedKeys:
         return True
 
     def ended(self, claim: "ClaimedKey") -> None:
-        """Note that the sync of a claim has ended."""
         if claim is self._alone:
             self._alone = None
             self.wary.discard(self)
@@ -246,7 +187,7 @@ class ClaimedKeys:
 
 
 class ClaimedKey:
-    """The place for the key that one worker syncs; `with claim:` frees it at the end."""
+    """The place for the key that one worker syncs."""
 
     def __init__(self, claims: ClaimedKeys, mapped: mmap.mmap, start: int) -> None:
         self._claims = claims
@@ -256,33 +197,19 @@ class ClaimedKey:
         self._key = start + LENGTH
         self._free = slice(start, self._key)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.release()
-
     @property
     def busy(self) -> bool:
-        """Whether the worker syncs a key."""
         return self._mapped[self._free] != _LENGTHS[0]
 
     def hold(self, key: str) -> None:
-        """Note that the worker begins to sync the key."""
         data = key.encode()[: SLOT - LENGTH]
         size = len(data)
         self._mapped[self._start : self._key + size] = _LENGTHS[size] + data
 
     def release(self) -> None:
-        """Note that the worker syncs no key."""
         self._mapped[self._free] = _LENGTHS[0]
         if self._wary:
             self._claims.ended(self)
-
-
-def process_name() -> str:
-    """Return a new name for this process, unique among all machines."""
-    return f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def _created(path: Path, size: int) -> BinaryIO:
@@ -319,30 +246,28 @@ def _keys_in(data: bytes) -> Iterator[str]:
 class Quarantine:
     """The suspects and the quarantined keys of one sync loop, which syncs the keys that it *holds*.
 
-    `quarantined` has the keys that are not synced, until they change or a person requests it. The
-    loop has a *name* of its own among all loops on this machine.
+    `quarantined` has the keys that are not synced, until they change or a person requests it.
     """
 
     def __init__(
-        self,
-        records: "CrashRecords | None" = None,
-        name: str = "",
-        *,
-        holds: Callable[[str], bool] = lambda _: True,
+        self, crashes: "CrashRecords", queue: WorkQueue[Any], holds: Callable[[str], bool]
     ) -> None:
-        self.name = name
+        # a name of its own among all loops on this machine
+        self.name = f"{crashes.controller}.{len(crashes.loops)}" if crashes.controller else ""
         self.place = ""  # the bucket or the kind of the objects, in the names of records
         self.holds = holds
         self.deaths: dict[str, Deaths] = {}
         self.quarantined: dict[str, Deaths] = {}
         self.suspects: dict[str, float | None] = {}  # and the loop time at which each came up first
         self.over: set[str] = set()  # keys whose record has to be deleted
-        self._records = CrashRecords("", ClaimedKeys()) if records is None else records
+        self._crashes = crashes
+        self._wary = crashes.claims.wary
+        self._queue = queue
         self._recording_since: float | None = None  # each claim is recorded before its sync
         self._informers: Sequence[Informer[Any]] = ()
+        crashes.loops.append(self)
 
     def follow(self, informers: Sequence[Informer[Any]]) -> None:
-        """Find the objects of the keys in these informers' tables."""
         self._informers = informers
         kinds = [informer.table.kind for informer in informers]
         buckets = (kind.bucket for kind in kinds if isinstance(kind, KvKind))
@@ -354,55 +279,57 @@ class Quarantine:
         A file has the keys of processes on this machine, and a record those of processes without a
         disk. *shared* says whether other members of a group sync keys at the same time.
         """
-        records, claims = self._records, self._records.claims
-        records.wake()  # those of keys that this process holds now
+        crashes, claims = self._crashes, self._crashes.claims
+        crashes.changed.set()  # the records of keys that this process holds now
         for key in list(self.deaths):
             self.check_one(key)
         if claims.directory is None or not self.name:
             return
-        recorded = records.left_behind(self.place, self.holds, shared=shared)
-        left = [*claims.left_behind(self.name), *recorded.values()]
-        for keys in left:
-            for key in keys.keys:
+        recorded = crashes.left_behind(self, shared=shared)
+        suspects, counted = set[str](), set[tuple[str, str]]()
+        for left in (*claims.left_behind(self.name), *recorded):
+            for key in left.keys:
                 self._suspect(key)
-        suspects = {key for keys in left if not keys.alone for key in keys.keys}
+                if left.alone:
+                    counted.add((key, left.process))
+                else:
+                    suspects.add(key)
         if suspects:
             log.warning(
                 "a process died: the keys that it was syncing are synced alone, after all others",
-                controller=records.controller,
+                controller=crashes.controller,
                 keys=", ".join(sorted(suspects)[:SHOWN_MAX]),
                 count=len(suspects),
             )
         if not claims.on_disk and (recorded or self.suspects) and self._recording_since is None:
-            self._recording_since = asyncio.get_running_loop().time()
-            claims.wary.add(self)
-        counted = {(key, keys.process) for keys in left for key in keys.keys if keys.alone}
+            self._recording_since = self._queue.now()
+            self._wary.add(self)
         for key, process in sorted(counted):
             deaths = await self._note_death(key, process)
             self.found(key, deaths)
-            records.report(key, deaths, quarantined=key in self.quarantined)
-        await records.found(recorded, self.place)
+            crashes.report(key, deaths, quarantined=key in self.quarantined)
+        await crashes.found(recorded, self.place)
 
-    async def admit(self, key: str, claim: "ClaimedKey", queue: WorkQueue[Any]) -> float | None:
+    async def admit(self, key: str, claim: ClaimedKey) -> float | None:
         """Wait until the key may be synced; return None, or after how long to ask again.
 
         If a process died, a suspect is synced alone and after the other keys. Without a disk, each
         key is recorded in NATS before its sync.
         """
-        claims, alone = self._records.claims, key in self.suspects
+        claims, alone = self._crashes.claims, key in self.suspects
         if alone:
             since = self.suspects[key]
             if since is None:
-                since = self.suspects[key] = asyncio.get_running_loop().time()
-            if queue.waits_since(since) or not await claims.alone(claim):
+                since = self.suspects[key] = self._queue.now()
+            if self._queue.waits_since(since) or not await claims.alone(claim):
                 return SUSPECT_S
         if self._recording_since is not None:
-            await self._records.claim((self.place, key), alone=alone)
+            await self._crashes.claim((self.place, key), alone=alone)
         if not alone:
             await claims.admit()
         return None
 
-    def survived(self, key: str, queue: WorkQueue[Any]) -> None:
+    def survived(self, key: str) -> None:
         """Note that a sync of the key has ended, and the process lives.
 
         Claims are recorded until one pass over all keys has ended well.
@@ -410,13 +337,12 @@ class Quarantine:
         self.release(key)
         self.suspects.pop(key, None)
         since = self._recording_since
-        if since is not None and not self.suspects and not queue.waits_since(since):
+        if since is not None and not self.suspects and not self._queue.waits_since(since):
             self._recording_since = None
         self._relax()
-        self._records.release((self.place, key))
+        self._crashes.release((self.place, key))
 
     def found(self, key: str, deaths: Deaths | None) -> None:
-        """Note the deaths in the key's record."""
         self.over.discard(key)
         if deaths is None:
             self.quarantined.pop(key, None)
@@ -442,20 +368,21 @@ class Quarantine:
 
     def release(self, key: str) -> None:
         """Forget the deaths: the key changed, or a person requested a sync. It stays a suspect."""
-        self.quarantined.pop(key, None)
+        if self.quarantined.pop(key, None) is not None and (noted := self._queue.noted(key)):
+            noted.held_back = False  # it's synced now, not when a later pause ends
+            self._queue.tidy(key)
         if self.deaths.pop(key, None) is not None:
             self._suspect(key)
             self.over.add(key)
-            self._records.wake()
+            self._crashes.changed.set()
 
     def _suspect(self, key: str) -> None:
-        """Sync the key alone from now on, until a sync of it has ended."""
         self.suspects.setdefault(key, None)
-        self._records.claims.wary.add(self)
+        self._wary.add(self)
 
     def _relax(self) -> None:
         if not self.suspects and self._recording_since is None:
-            self._records.claims.wary.discard(self)
+            self._wary.discard(self)
 
     def _state(self, key: str) -> str | None:
         """Return a digest of the desired state of the object; empty if it does not exist.
@@ -470,14 +397,7 @@ class Quarantine:
 
     async def _note_death(self, key: str, process: str) -> Deaths:
         """Record one more death; a state whose value is not kept is read from its store."""
-        before, state, store = self.deaths.get(key), self._state(key), self._records.store
-        noted: list[Deaths] = []
-
-        def change(current: Stored | None) -> bytes:
-            known = None if current is None else deaths_in(current.value)
-            noted.append(one_more(known, state or "", process))
-            return msgspec.json.encode(noted[-1])
-
+        before, state, crashes = self.deaths.get(key), self._state(key), self._crashes
         try:
             for informer in self._informers:
                 if state is None and key in informer.table:
@@ -485,16 +405,37 @@ class Quarantine:
                     state = "" if stored is None else informer.table.kind.digest(stored.value)
         except StoreError as error:
             log.warning("cannot read the object of a death", key=key, error=error)
-            return one_more(before, "" if before is None else before.state, process)
-        if store is not None:
-            name = deaths_record(self._records.controller, self.place, key)
+            return _one_more(before, "" if before is None else before.state, process)
+        noted = _one_more(before, state or "", process)
+
+        def change(current: Stored | None) -> bytes:
+            nonlocal noted
+            known = None if current is None else deaths_in(current.value)
+            noted = _one_more(known, state or "", process)
+            return msgspec.json.encode(noted)
+
+        if crashes.store is not None:
+            name = deaths_record(crashes.controller, self.place, key)
             try:
-                await rewrite(store, name, change, seen=await read(store, name))
+                await rewrite(crashes.store, name, change, seen=await read(crashes.store, name))
             except StoreError as error:
                 log.warning("cannot record that a process died in a sync", key=key, error=error)
-            else:
-                return noted[-1]
-        return one_more(before, state or "", process)
+                return _one_more(before, state or "", process)
+        return noted
+
+
+def _one_more(before: Deaths | None, state: str, process: str) -> Deaths:
+    """Return the deaths with that of the *process*, unless they have it already.
+
+    Deaths of another desired state do not count.
+    """
+    if before is None or before.state != state:
+        before = Deaths(count=0, last="", state=state)
+    if process in before.processes:
+        return before
+    last = time_text(datetime.now(UTC))
+    processes = (*before.processes, process)[-DEATHS_MAX:]
+    return Deaths(count=before.count + 1, last=last, state=state, processes=processes)
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -519,35 +460,25 @@ class CrashRecords:
         self.claims = claims
         self.report = report
         self.store: Store | None = None
-        self._quarantines: list[Quarantine] = []
+        self.loops: list[Quarantine] = []
+        self.changed = asyncio.Event()  # something has to be written
         self._prefix = claim_record(controller, "")
-        self._name = claim_record(controller, claims.process)
-        self.host = socket.gethostname()
+        self._host = socket.gethostname()
         self._claimed: dict[Name, None] = {}
         self._alone = False
         self._stored: Stored | None = None  # the record of this process as it was written last
-        self._written = ClaimRecord()
         self._begun = False
         self._writing = asyncio.Lock()
-        self._changed = asyncio.Event()
         self._others: dict[str, ClaimRecord] = {}  # by process
 
-    def quarantine(self, holds: Callable[[str], bool]) -> Quarantine:
-        """Return the quarantine of one more sync loop, which syncs the keys that it *holds*."""
-        name = f"{self.controller}.{len(self._quarantines)}" if self.controller else ""
-        quarantine = Quarantine(self, name, holds=holds)
-        self._quarantines.append(quarantine)
-        return quarantine
-
     def observe(self, change: Change[Any]) -> None:
-        """Note a record as the watch shows it."""
         value = None if change.after is None else change.after.value
         deaths_prefix = deaths_record(self.controller, "", "")[:-1]
         if change.key.startswith(deaths_prefix):
             place, _, key = change.key.removeprefix(deaths_prefix).partition(".")
-            for quarantine in self._quarantines:
-                if quarantine.place == place:
-                    quarantine.found(key, None if value is None else deaths_in(value))
+            for loop in self.loops:
+                if loop.place == place:
+                    loop.found(key, None if value is None else deaths_in(value))
         elif change.key.startswith(self._prefix):
             process = change.key.removeprefix(self._prefix)
             self._others.pop(process, None)
@@ -556,10 +487,6 @@ class CrashRecords:
                 with suppress(*DECODE_ERRORS):
                     record = msgspec.json.decode(value, type=ClaimRecord)
                 self._others[process] = record
-
-    def wake(self) -> None:
-        """Write what has changed."""
-        self._changed.set()
 
     async def claim(self, name: Name, *, alone: bool) -> None:
         """Note that this process begins to sync the key, and return when the record shows it.
@@ -572,32 +499,30 @@ class CrashRecords:
             await self._write_claims(self.store)
 
     def release(self, name: Name) -> None:
-        """Note that this process syncs the key no more."""
         if name in self._claimed:
             del self._claimed[name]
             self._alone = False
-            self.wake()
+            self.changed.set()
             if not self._claimed:
                 self.claims.wary.discard(self)
 
-    def left_behind(
-        self, place: str, holds: Callable[[str], bool], *, shared: bool
-    ) -> dict[str, Left]:
-        """Return, by process, the keys in *place* that others left and this process *holds* now.
+    def left_behind(self, loop: Quarantine, *, shared: bool) -> list[Left]:
+        """Return the keys that other processes have recorded and the *loop* holds now.
 
         The members of a group that are alive have records too. So if the keys are *shared*, only
         two kinds of records count: those with keys that this process holds now, and those of this
         host, where only one process without a disk runs.
         """
-        found = {}
+        found = []
         for process, record in self._others.items():
-            keys = tuple(key for key_place, key in record.keys if key_place == place and holds(key))
-            if keys or not shared or record.host == self.host:
-                alone = record.alone and len(record.keys) == 1
-                found[process] = Left(process, keys, alone=alone)
+            keys = tuple(
+                key for place, key in record.keys if place == loop.place and loop.holds(key)
+            )
+            if keys or not shared or record.host == self._host:
+                found.append(Left(process, keys, alone=record.alone and len(record.keys) == 1))
         return found
 
-    async def found(self, left: dict[str, Left], place: str) -> None:
+    async def found(self, left: Sequence[Left], place: str) -> None:
         """Remove what `left_behind` returned from the records; show that this process runs.
 
         A process that died once more doesn't count twice, so a failure doesn't matter.
@@ -608,16 +533,13 @@ class CrashRecords:
             self._begun = True
             await self._write_claims(self.store)
         with suppress(StoreError):
-            for process, keys in left.items():
-                await self._remove(self.store, process, keys, place)
+            for one in left:
+                if (record := self._others.get(one.process)) is not None:
+                    await self._remove(self.store, record, one, place)
 
-    async def _remove(self, store: Store, process: str, left: Left, place: str) -> None:
-        record, name = self._others.get(process), f"{self._prefix}{process}"
-        if record is None:
-            return
-        rest = tuple(
-            claimed for claimed in record.keys if claimed[0] != place or claimed[1] not in left.keys
-        )
+    async def _remove(self, store: Store, record: ClaimRecord, left: Left, place: str) -> None:
+        name = f"{self._prefix}{left.process}"
+        rest = tuple(it for it in record.keys if it[0] != place or it[1] not in left.keys)
         with suppress(NotFoundError, ConflictError):  # the process changed it: it lives
             stored = await store.get(name)
             if stored.value != msgspec.json.encode(record):
@@ -632,31 +554,30 @@ class CrashRecords:
         """Write the record of this process, and delete the deaths of keys that were survived."""
         await listed.wait()
         while True:
-            await self._changed.wait()
-            self._changed.clear()
+            await self.changed.wait()
+            self.changed.clear()
             store = self.store
             if store is not None and not (
                 await self._write_claims(store) and await self._delete_deaths(store)
             ):
                 await asyncio.sleep(RETRY_S)
-                self.wake()
+                self.changed.set()
 
     async def _delete_deaths(self, store: Store) -> bool:
         """Delete the records of keys that this process holds; return whether all are deleted."""
         written = True
-        for quarantine in self._quarantines:
-            for key in [key for key in quarantine.over if quarantine.holds(key)]:
-                name = deaths_record(self.controller, quarantine.place, key)
+        for loop in self.loops:
+            for key in [key for key in loop.over if loop.holds(key)]:
+                name = deaths_record(self.controller, loop.place, key)
                 try:
                     with suppress(NotFoundError):
                         await store.delete(name, revision=(await store.get(name)).revision)
+                    loop.over.discard(key)
                 except NotLeadingError:
                     continue  # the process that holds the key deletes the record
                 except StoreError as error:
                     written = False
                     log.warning("cannot delete the record of deaths yet", key=key, error=error)
-                else:
-                    quarantine.over.discard(key)
         return written
 
     async def _write_claims(self, store: Store) -> bool:
@@ -667,20 +588,19 @@ class CrashRecords:
         if not self._begun:
             return True
         async with self._writing:  # the claims of several workers are one write
-            record = ClaimRecord(tuple(self._claimed), self.host, self._alone)
-            if self._stored is not None and record == self._written:
+            record = ClaimRecord(tuple(self._claimed), self._host, self._alone)
+            value, name = msgspec.json.encode(record), f"{self._prefix}{self.claims.process}"
+            if self._stored is not None and self._stored.value == value:
                 return True
-            value = msgspec.json.encode(record)
             try:
-                seen = self._stored or await read(store, self._name)
-                self._stored = (await rewrite(store, self._name, lambda _: value, seen=seen)).stored
+                seen = self._stored or await read(store, name)
+                self._stored = (await rewrite(store, name, lambda _: value, seen=seen)).stored
             except NotLeadingError:
                 return True  # the next change writes the record
             except StoreError as error:
                 self._stored = None
                 log.warning("cannot record the keys that are synced", error=error)
                 return False
-            self._written = record
             return True
 
     async def close(self) -> None:
@@ -691,4 +611,4 @@ class CrashRecords:
         if self.store is not None and self._begun and not self.claims.busy:
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    await self.store.delete(self._name)
+                    await self.store.delete(f"{self._prefix}{self.claims.process}")

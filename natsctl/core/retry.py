@@ -156,7 +156,6 @@ class TokenBucket:
         return max(0.0, -self._tokens / self._rate_per_s)
 
     def give_back(self) -> None:
-        """Return a token that was not used."""
         self._tokens = min(self._burst, self._tokens + 1.0)
 
 
@@ -170,7 +169,6 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     burst: int
 
     def __post_init__(self) -> None:
-        """Check the values."""
         numbers = (isinstance(self.qps, int | float), type(self.burst) is int)
         if not all(numbers) or isinstance(self.qps, bool):
             raise UsageError(f"a rate limit needs numbers, not {self.qps!r} and {self.burst!r}")
@@ -181,5 +179,4 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def bucket(self) -> TokenBucket:
-        """Return a full bucket with this rate."""
         return TokenBucket(rate_per_s=self.qps, burst=self.burst)

@@ -49,20 +49,16 @@ class Index(Generic[T]):
         return key in self._values
 
     def empty(self) -> "Index[T]":
-        """Return an index of the same name and function, without keys."""
         return Index(self._name, self._func)
 
     def keys(self, value: str) -> Collection[str]:
-        """Return the keys of the objects with this value."""
         keys = self._keys.get(value, ())
         return (keys,) if isinstance(keys, str) else keys
 
     def values(self) -> SplitDict[str | set[str]]:
-        """Return all values; a live view."""
         return self._keys
 
     def values_at(self, key: str) -> tuple[str, ...]:
-        """Return the values of the object at *key*."""
         values = self._values.get(key, ())
         return (values,) if isinstance(values, str) else values
 
@@ -188,12 +184,10 @@ class _State(Collection[str], Generic[T]):
         return stored
 
     def newest(self, key: str) -> Stored | None:
-        """Return the newest state of the object, valid or not."""
         invalid = self.invalid.get(key)
         return self.get(key) if invalid is None else invalid.stored
 
     def put(self, stored: Stored, values: Iterable[tuple[Index[T], tuple[str, ...]]]) -> None:
-        """Store a valid object with its values in each index."""
         key = stored.key
         for index, of_index in values:
             index.put(key, of_index)
@@ -222,7 +216,6 @@ class _State(Collection[str], Generic[T]):
         self.invalid[key] = invalid
 
     def remove(self, key: str) -> None:
-        """Remove the object."""
         self.forget_invalid(key)
         for index in self.indexes.values():
             index.put(key, ())
@@ -231,12 +224,10 @@ class _State(Collection[str], Generic[T]):
             self.unread.pop(key)
 
     def forget_invalid(self, key: str) -> None:
-        """Forget that the newest state of the object was invalid."""
         self.invalid.pop(key, None)
         self.lost.pop(key, None)
 
     def shows(self, stored: Stored) -> bool:
-        """Return whether the last valid state is this one."""
         known = self.valid.get(stored.key)
         return known is not None and same(known, stored)
 
@@ -271,7 +262,7 @@ class Table(Generic[T]):
         self,
         kind: Kind[T],
         indexes: Mapping[str, IndexFunc[T]] | None = None,
-        on_invalid: Callable[[Invalid], None] | None = None,
+        on_invalid: Callable[[Invalid], None] = lambda _: None,
         *,
         keeping: Keeping | None = None,
         notes_deleted: bool = False,
@@ -302,7 +293,7 @@ class Table(Generic[T]):
         forgotten.
         """
         self._on_invalid = on_invalid
-        self.before_fewer: Callable[[], None] | None = None
+        self.before_fewer: Callable[[], None] = lambda: None
         """Called before an event may lower the number of objects."""
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
 
@@ -356,7 +347,6 @@ class Table(Generic[T]):
         return CurrentKeys(lambda: self._state.indexes[index].values())  # noqa: PLW0108 - a listing replaces the state
 
     def indexed(self, index: str) -> int:
-        """Return the number of objects with any value in the named index."""
         return len(self._state.indexes[index])
 
     def unindexed(self, index: str) -> Iterator[str | None]:
@@ -374,14 +364,12 @@ class Table(Generic[T]):
         """True if this process keeps the values of its assigned keys and no others."""
         return self.partial and not self.wants_all.is_set()
 
-    def primary_of(self, key: str) -> str | None:
+    def primary_of(self, key: str, state: _State[T] | None = None) -> str | None:
         """Return the primary that the object belongs to; None if that is not known."""
-        return self._primary_in(self._state, key)
-
-    def _primary_in(self, state: _State[T], key: str) -> str | None:
         if self._keeping is None or not self._keeping.index:
             return key
-        return next(iter(state.indexes[self._keeping.index].values_at(key)), None)
+        indexes = (self._state if state is None else state).indexes
+        return next(iter(indexes[self._keeping.index].values_at(key)), None)
 
     def of_primary(self, primary: str) -> Collection[str]:
         """Return the keys of the objects that belong to the primary."""
@@ -404,16 +392,8 @@ class Table(Generic[T]):
         """
         for state in filter(None, (self._state, self._listing)):
             for key in state.unread:
-                yield key if self._is_wanted(state, key, wanted) else None
-
-    def lacks(self, key: str, wanted: Keeps) -> bool:
-        """Return whether `missing` yields the key."""
-        states = filter(None, (self._state, self._listing))
-        return any(key in state.unread and self._is_wanted(state, key, wanted) for state in states)
-
-    def _is_wanted(self, state: _State[T], key: str, wanted: Keeps) -> bool:
-        primary = self._primary_in(state, key)
-        return primary is not None and wanted(primary)
+                primary = self.primary_of(key, state)
+                yield key if primary is not None and wanted(primary) else None
 
     def fill(self, stored: Stored) -> Change[T] | None:
         """Add the value of an object that was read from the store, if its revision is known here.
@@ -421,7 +401,7 @@ class Table(Generic[T]):
         Returns the change from no object to this one if the value was added. Call this and
         `release` only while no changes of an event are left to take.
         """
-        self._warn_of_fewer()  # the value may be invalid
+        self.before_fewer()  # the value may be invalid
         filled = None
         for state in (self._state, self._listing):
             if state is None or state.unread.get(stored.key) != stored.revision:
@@ -431,7 +411,7 @@ class Table(Generic[T]):
             except InvalidObjectError as error:
                 state.reject(Invalid(stored, error))
                 if state is self._state:
-                    self._report(state.invalid[stored.key])
+                    self._on_invalid(state.invalid[stored.key])
             else:
                 if added and state is self._state:
                     filled = Change(self.kind, stored.key, None, stored, initial=True)
@@ -439,12 +419,11 @@ class Table(Generic[T]):
 
     def release(self, key: str) -> None:
         """Forget the value of the object, unless it is kept."""
-        invalid, newest = self._state.invalid.get(key), self._state.newest(key)
-        if newest is None or not is_read(newest) or (invalid is not None and invalid.illegal):
-            return
-        primary = self._other_primary(newest)
-        if primary is not None:
-            self._state.put_unread(newest, primary)
+        invalid, newest = self._state.invalid.get(key), read_state(self._state.newest(key))
+        if newest is not None and not (invalid is not None and invalid.illegal):
+            primary = self._other_primary(newest)
+            if primary is not None:
+                self._state.put_unread(newest, primary)
 
     def take_deleted(self) -> Collection[str] | None:
         """Return the keys whose deletions were seen since the start, and note no later ones.
@@ -482,7 +461,7 @@ class Table(Generic[T]):
                 return self._end_listing(event.revision)
         return ()
 
-    def put(  # noqa: C901, PLR0912 - one straight line
+    def put(  # noqa: C901 - one straight line
         self, states: Sequence[Stored]
     ) -> list[Change[T]]:
         """Apply states of objects, as `apply` does; return the changes, none during a listing."""
@@ -492,10 +471,8 @@ class Table(Generic[T]):
             self._list(self._listing, states)
             return changes
         if decode is None or self.partial or state.indexes:
-            for stored in self._note_unread(state, states):
-                change = self._fold(stored)
-                if change is not None:
-                    changes.append(change)
+            folded = map(self._fold, self._note_unread(state, states))
+            changes = [change for change in folded if change is not None]
             self._reach(states[-1].revision)
             return changes
         valid, invalid, decoded = state.valid, state.invalid, self.decoded
@@ -553,7 +530,6 @@ class Table(Generic[T]):
         return others
 
     def _fold(self, stored: Stored) -> Change[T] | None:
-        """Apply one state of an object."""
         key, state = stored.key, self._state
         old = self.get(key)
         if state.shows(stored):
@@ -563,7 +539,11 @@ class Table(Generic[T]):
         try:
             obj = self._store(state, stored)
         except InvalidObjectError as error:
-            self._reject(Invalid(stored, error, read_state(old)))
+            before, invalid = state.invalid.get(key), Invalid(stored, error, read_state(old))
+            self.before_fewer()
+            state.reject(invalid)
+            if before is None or not same(before.stored, stored):
+                self._on_invalid(invalid)
             return None
         # the function of an index is a user's, and may hold the object
         if obj is not None and not state.indexes:
@@ -602,7 +582,7 @@ class Table(Generic[T]):
             self._listing.remove(key)
             self._markers[key] = deleted
             return ()
-        self._warn_of_fewer()
+        self.before_fewer()
         old = self._state.get(key)
         self._state.remove(key)
         if self._deleted is not None:
@@ -611,13 +591,6 @@ class Table(Generic[T]):
                 self._deleted = None
         self._reach(deleted.revision)
         return (Change(self.kind, key, old, None, purged=deleted.purged),)
-
-    def _reject(self, invalid: Invalid) -> None:
-        previous = self._state.invalid.get(invalid.stored.key)
-        self._warn_of_fewer()
-        self._state.reject(invalid)
-        if previous is None or not same(previous.stored, invalid.stored):
-            self._report(invalid)
 
     def _note_illegal(self, event: IllegalKey) -> None:
         """Note a message whose name is not a legal key, and report it the first time."""
@@ -631,21 +604,12 @@ class Table(Generic[T]):
             state.forget_invalid(event.key)
         if self._listing is None:
             if event.exists and not known:
-                self._report(state.invalid[event.key])
+                self._on_invalid(state.invalid[event.key])
             self._reach(event.revision)
-
-    def _report(self, invalid: Invalid) -> None:
-        if self._on_invalid is not None:
-            self._on_invalid(invalid)
-
-    def _warn_of_fewer(self) -> None:
-        if self.before_fewer is not None:
-            self.before_fewer()
 
     # ---- listing
 
     def _list(self, listing: _State[T], states: Sequence[Stored]) -> None:
-        """Add objects to a listing."""
         before, decode = self._state, self.kind.decoder
         plain = decode is not None and not (self.partial or before or before.indexes)
         valid: dict[str, Stored] = {}
@@ -681,7 +645,6 @@ class Table(Generic[T]):
             self._keep_former(listing, key)
 
     def _keep_former(self, listing: _State[T], key: str) -> None:
-        """Take over the last valid state of an object, if it has one."""
         listing.remove(key)
         former = self._state.valid.get(key)
         if former is not None:
@@ -690,12 +653,11 @@ class Table(Generic[T]):
             listing.put(former, values)
 
     def _end_listing(self, revision: int) -> Iterable[Change[T] | None]:
-        """Take over the state that the listing shows."""
         listing, self._listing = self._listing, None
         if listing is None:  # the watch continues where the one before ended
             self._reach(revision)
             return ()
-        self._warn_of_fewer()
+        self.before_fewer()
         if self._listed_incarnation != self.incarnation:
             self.revision, self.since = 0, revision
         since, before = self.revision, self._state
@@ -721,7 +683,7 @@ class Table(Generic[T]):
         for key, invalid in after.invalid.items():
             known = before.invalid.get(key)
             if known is None or not (invalid.illegal or same(known.stored, invalid.stored)):
-                self._report(invalid)
+                self._on_invalid(invalid)
             yield None
         for part in after.valid.parts:
             for new in tuple(part.values()):

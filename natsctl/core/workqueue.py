@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from enum import IntEnum, StrEnum
 from heapq import heapify, heappop, heappush, merge
-from itertools import chain, count, islice
+from itertools import count, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -31,10 +31,11 @@ from natsctl.core.retry import (
     decide_retry,
 )
 from natsctl.errors import QueueShutDownError, RetryAfter, UsageError
+from natsctl.model.reports import QueueStats
 from natsctl.model.store import Stored
 from natsctl.slices import retain
 from natsctl.telemetry.exceptions import ErrorClass, classify
-from natsctl.telemetry.histogram import Distribution, Histogram
+from natsctl.telemetry.histogram import Histogram
 
 K = TypeVar("K", bound=Hashable)
 
@@ -79,7 +80,6 @@ class Operation(StrEnum):
 
     @property
     def priority(self) -> Priority:
-        """The priority of the sync."""
         return _PRIORITY.get(self, Priority.USER)
 
 
@@ -103,7 +103,7 @@ class Place(IntEnum):
 # Python looks up the member of an enum slowly, and every change needs these
 _READY, _CLAIMED, _WAITING, _ASIDE = Place
 _MANUAL, _RETRY, _PUT = Operation.MANUAL, Operation.RETRY, Operation.PUT
-_USER = Priority.USER
+_USER, _RESYNC = Priority.USER, Priority.RESYNC
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -141,19 +141,16 @@ class Trouble(msgspec.Struct, gc=False):
 
     @property
     def at(self) -> float:
-        """The loop time of the earliest request, infinity without one."""
         asked, retry = self.asked, self.retry
         return min(math.inf if asked is None else asked.at, math.inf if retry is None else retry.at)
 
     @property
     def priority(self) -> Priority:
-        """The highest requested priority."""
-        requests = (request for request in (self.asked, self.retry) if request is not None)
-        return max((request.priority for request in requests), default=Priority.RESYNC)
+        asked, retry = self.asked, self.retry
+        return max(asked.priority if asked else _RESYNC, retry.priority if retry else _RESYNC)
 
     @property
     def says_nothing(self) -> bool:
-        """True if there is neither a failure nor a request nor a note."""
         noted = self.last or self.failed or self.missing or self.skipped or self.held_back
         return not (self.failures or self.asked or self.retry or noted)
 
@@ -195,29 +192,6 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 Outcome: TypeAlias = Synced | Failed
-
-
-class QueueStats(msgspec.Struct, frozen=True):
-    """The measures of a queue since its creation. Durations are seconds of loop time.
-
-    They correspond to the metrics of client-go's work queue. `depth` counts the keys that are due:
-    the ready ones, and the claimed ones that were offered again. `waiting` counts the keys whose
-    time is in the future, `held` those that workers have. `adds` counts how often a key that was
-    not due became due, `retries` how often a key was offered with a delay. `latency_s` runs from
-    the offer to the take, `work_s` from there to the settlement. `unfinished_s` is the sum of the
-    times for which the claimed keys have been claimed so far, and `longest_s` the longest of them:
-    both grow if a worker hangs.
-    """
-
-    depth: int
-    waiting: int
-    held: int
-    adds: int
-    retries: int
-    latency_s: Distribution
-    work_s: Distribution
-    unfinished_s: float
-    longest_s: float
 
 
 class WorkQueue(Generic[K]):
@@ -265,8 +239,8 @@ class WorkQueue(Generic[K]):
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
         self._bucket = bucket
         self._pace = None if pace is None else pace.bucket()  # each key that is taken needs a token
-        self._shut_down = False
-        self._takers, self._joiners = Waiters(), Waiters()
+        self._shut_down = asyncio.Event()
+        self._takers = deque[asyncio.Future[None]]()  # workers that wait, the longest-waiting first
         self._waking = False  # whether a woken worker has not run yet
         self._adds = self._retries = 0
         self._latency_s, self._work_s = Histogram(), Histogram()
@@ -292,16 +266,16 @@ class WorkQueue(Generic[K]):
         *changed* means that the desired state has changed. Returns False after `shut_down`: the
         request is ignored.
         """
-        if self._shut_down:
+        if self._shut_down.is_set():
             return False
         if priority is None:
             priority = _USER if reason is None else reason.priority
         now = self.now()
         if after > 0:
             self._retries += 1
-            asked, trouble = self._troubled(key, now)
+            work, trouble = self._troubled(key, now)
             trouble.asked = _sooner(trouble.asked, Asked(now + after, priority, reason))
-            self._replace(asked, trouble, now)
+            self._place(work, now)
             return True
         changed_at = now if changed and self.answers else None
         known = self.works.get(key)
@@ -313,15 +287,15 @@ class WorkQueue(Generic[K]):
             if self._takers and not self._waking:
                 self._wake()
             return True
-        work, again = known, known.again
+        work = known
         if work.place is not _CLAIMED:
-            self._make_ready(work, _highest(priority, work.trouble), now)
-        elif again is None:
-            work.again = Work(key, _READY, now, priority, reason, changed_at)
+            self._place(work, now, priority)
+        elif work.again is None:
+            work.again = Work(key, _ASIDE, now, priority, reason, changed_at)
             self._adds += 1
             return True
         else:
-            work = again
+            work = work.again
             work.priority = max(work.priority, priority)
         if reason is not work.reason:
             work.reason = _stronger(work.reason, reason)
@@ -331,7 +305,7 @@ class WorkQueue(Generic[K]):
 
     def offer_changed(self, offered: Sequence[tuple[K, Operation]], priority: Priority) -> None:
         """Request syncs of keys whose desired states have changed, as `offer` does for each."""
-        if self._shut_down:
+        if self._shut_down.is_set():
             return
         now, works, line = self.now(), self.works, self._lines[priority]
         changed_at = now if self.answers else None
@@ -363,25 +337,25 @@ class WorkQueue(Generic[K]):
         *add* offers the key, or leaves it out. Keys may be added to the collection and removed from
         it meanwhile, if its iteration allows that. Ignored after `shut_down`.
         """
-        if not self._shut_down:
-            fed = _Fed(keys, add)
-            if fed.left:
-                self._fed.append(fed)
+        if not self._shut_down.is_set():
+            self._fed.append(_Fed(iter(keys), len(keys), add))
             self._refill()
-            self._takers.wake_all()
+            self._wake_all()
 
     def feed_no_more(self) -> None:
-        """Leave out the keys that wait to be fed."""
         self._fed.clear()
 
     def _refill(self) -> None:
-        if self.ready < FEW:
-            for _ in range(FEW):
-                if not self._fed:
-                    return
-                self._fed[0].step()
-                if not self._fed[0].left:
-                    self._fed.popleft()
+        for _ in range(FEW if self.ready < FEW else 0):
+            if not self._fed:
+                return
+            fed = self._fed[0]
+            for key in fed.keys:  # the next one
+                fed.left = max(1, fed.left - 1)
+                fed.add(key)
+                break
+            else:
+                self._fed.popleft()
 
     def retry(self, key: K, *, after: float | None = None) -> None:
         """Count a failure and request another sync, *after* seconds from now.
@@ -393,36 +367,33 @@ class WorkQueue(Generic[K]):
         now = self.now()
         work, trouble = self._troubled(key, now)
         trouble.failures += 1
-        if not self._shut_down:
+        if not self._shut_down.is_set():
             self._retries += 1
             delay_s = self._limiter.delay_s(trouble.failures) if after is None else after
             if self._bucket is not None:
                 delay_s = max(delay_s, self._bucket.take())
             priority = work.priority if work.place is _CLAIMED else Priority.RETRY
             trouble.retry = _sooner(trouble.retry, Asked(now + delay_s, priority, None))
-        self._replace(work, trouble, now)
+        self._place(work, now)
 
     def hasten_retries(self) -> None:
         """Clear the failures of all keys that wait for a retry, and retry them now.
 
         A token bucket still limits the rate. Other callbacks run in between if many keys wait.
         """
-        timers = tuple(
-            self._timers
-        )  # of all waiting keys, not of the ready ones, which may be many
-        self._hasten(chain(tuple(self._claimed.values()), (timer[2] for timer in timers)))
+        # the timers have all waiting keys, and not the ready ones, which may be many
+        self._hasten(iter([*self._claimed.values(), *(timer[2] for timer in self._timers)]))
 
     def _hasten(self, works: Iterator[Work[K]]) -> None:
-        batch = () if self._shut_down else tuple(islice(works, _BATCH))
+        batch = () if self._shut_down.is_set() else tuple(islice(works, _BATCH))
         for work in batch:
             trouble = work.trouble
-            is_known = self.works.get(work.key) is work
-            if is_known and trouble is not None and trouble.retry is not None:
-                now, priority = self.now(), trouble.retry.priority
+            if trouble and trouble.retry is not None and self.works.get(work.key) is work:
                 delay_s = 0.0 if self._bucket is None else self._bucket.take()
-                trouble.failures = 0
-                trouble.retry = _sooner(trouble.retry, Asked(now + delay_s, priority, None))
-                self._replace(work, trouble, now)
+                trouble.failures, now = 0, self.now()
+                hastened = Asked(now + delay_s, trouble.retry.priority, None)
+                trouble.retry = _sooner(trouble.retry, hastened)
+                self._place(work, now)
         if batch:
             asyncio.get_running_loop().call_soon(self._hasten, works)
 
@@ -431,20 +402,18 @@ class WorkQueue(Generic[K]):
     async def take(self) -> Work[K]:
         """Wait for the next key and claim it until `settle`.
 
-        Raises `QueueShutDownError` when the queue is shut down and has no key left to take.
+        Raises `QueueShutDownError` when the queue is shut down.
         """
-        while True:
+        while not self._shut_down.is_set():
             if self._fed:
                 self._refill()
-            while not self.ready:
-                if self._shut_down:
-                    raise QueueShutDownError("the queue was shut down")
+            if not self.ready:
                 if self._fed:
                     await asyncio.sleep(0)  # all of these keys were left out
-                    self._refill()
                 else:
-                    await self._takers.wait()
-            if self._pace is None or self._shut_down:
+                    await self._woken()
+                continue
+            if self._pace is None:
                 return self._claim()
             if wait_s := self._pace.take():
                 try:
@@ -453,11 +422,12 @@ class WorkQueue(Generic[K]):
                             await self.closed()
                 except asyncio.CancelledError:
                     self._pace.give_back()
-                    self._takers.wake_one()
+                    self._wake_one()
                     raise
             if self.ready:
                 return self._claim()
             self._pace.give_back()
+        raise QueueShutDownError("the queue was shut down")
 
     def take_nowait(self) -> Work[K] | None:
         """Claim the next key like `take`; return None if no key is ready or the pace forbids it."""
@@ -519,7 +489,9 @@ class WorkQueue(Generic[K]):
 
     # ---- settle
 
-    def settle(self, key: K, outcome: Outcome = SYNCED, retry: RetryPolicy = always_retry) -> None:
+    def settle(  # noqa: C901 - one straight line
+        self, key: K, outcome: Outcome = SYNCED, retry: RetryPolicy = always_retry
+    ) -> None:
         """Give a claimed key back; the outcome of its sync decides what follows.
 
         After a success the key's failures are forgotten, and a returned delay requests another sync
@@ -532,36 +504,30 @@ class WorkQueue(Generic[K]):
         work = self._claimed.get(key)
         if work is None:
             raise UsageError(f"{key} was given back, but nobody has claimed it")
-        if outcome is SYNCED and work.again is None and work.trouble is None and not self._joiners:
+        if outcome is SYNCED and work.again is None and work.trouble is None:
             del self._claimed[key], self.works[key]  # most syncs end like this
             self._work_s.waiting.append(self.now() - work.at)
             return
         if isinstance(outcome, Synced):  # a `match` takes four times as long
             work.changed = None
-            if work.trouble is not None:
-                self.forget(key)
+            self.forget(key)
             if outcome.after is not None:
-                self.offer(key, after=outcome.after, priority=Priority.RESYNC)
-        else:
-            self._settle_failure(work, outcome.error, retry)
-        self.give_back(key)
-
-    def _settle_failure(self, work: Work[K], error: Exception, retry: RetryPolicy) -> None:
-        key = work.key
-        if isinstance(error, RetryAfter):
-            self.offer(key, after=error.delay_s, priority=work.priority)
-        elif not classify(error).retried:
-            if classify(error) is ErrorClass.PERMANENT:
+                self.offer(key, after=outcome.after, priority=_RESYNC)
+        elif isinstance(outcome.error, RetryAfter):
+            self.offer(key, after=outcome.error.delay_s, priority=work.priority)
+        elif not classify(outcome.error).retried:
+            if classify(outcome.error) is ErrorClass.PERMANENT:
                 work.changed = None  # no sync will answer it
             self.forget(key)
         else:
-            match decide_retry(retry, error, self.failures(key) + 1):
+            match decide_retry(retry, outcome.error, self.failures(key) + 1):
                 case Retry(after):
                     self.retry(key, after=after)
                 case Drop():
                     self.forget(key)
                 case Stop():
-                    self.shut_down(drain=False)
+                    self.shut_down()
+        self.give_back(key)
 
     def give_back(self, key: K, *, untouched: bool = False) -> None:
         """Give back a claimed key that wasn't synced; failures and requests stay as they are.
@@ -577,34 +543,22 @@ class WorkQueue(Generic[K]):
         del self._claimed[key]
         now = self.now()
         self._work_s.observe(now - work.at)
-        if work.again is None and work.trouble is None and work.changed is None:
+        again, trouble = work.again, work.trouble
+        if again is None and trouble is None and work.changed is None:
             del self.works[key]
-        else:
-            self._follow(work, work.again, work.trouble, now)
-        if self._joiners and not self._claimed:
-            self._joiners.wake_all()
-
-    def _follow(
-        self, work: Work[K], again: Work[K] | None, trouble: Trouble | None, now: float
-    ) -> None:
-        """Replace the record of a key that was claimed by the next one."""
-        at = math.inf if trouble is None else trouble.at
-        next_work = Work(work.key, _ASIDE, now, Priority.RESYNC) if again is None else again
-        next_work.trouble = trouble
-        if work.changed is not None:
-            next_work.changed = work.changed
-        self.works[work.key] = next_work
+            return
+        due = math.inf if trouble is None else trouble.at
+        after = Work(key, _ASIDE, now, _RESYNC) if again is None else again
         if again is not None:
-            again.place = _ASIDE
+            due = min(due, again.at)
             self._adds -= 1  # it was counted when it was offered
-            next_work.due = min(again.at, at)
-            self._make_ready(again, _highest(again.priority, trouble), now)
-        elif trouble is None:
-            self._rest(next_work)
-        else:
-            if at <= now:
-                next_work.due = at
-            self._replace(next_work, trouble, now)
+        if due <= now:
+            after.due = due
+        after.trouble = trouble
+        if work.changed is not None:
+            after.changed = work.changed
+        self.works[key] = after
+        self._place(after, now, None if again is None else again.priority)
 
     def forget(self, key: K) -> None:
         """Clear the key's failures and cancel its waiting retry, as a success does.
@@ -613,10 +567,8 @@ class WorkQueue(Generic[K]):
         """
         work = self.works.get(key)
         if work is not None and work.trouble is not None:
-            work.trouble.failures = 0
-            if work.trouble.retry is not None:
-                work.trouble.retry = None
-            self._replace(work, work.trouble, self.now())
+            work.trouble.failures, work.trouble.retry = 0, None
+            self._place(work, self.now())
 
     def noted(self, key: K) -> Trouble | None:
         """Return what is noted of the key; call `tidy` after something was removed."""
@@ -631,7 +583,7 @@ class WorkQueue(Generic[K]):
         """Forget the key if nothing is noted of it any more, and nothing else known."""
         work = self.works.get(key)
         if work is not None and work.trouble is not None:
-            self._replace(work, work.trouble, self.now())
+            self._place(work, self.now())
 
     def drop(self, key: K) -> None:
         """Forget everything about the key; a worker may still have claimed it."""
@@ -639,13 +591,12 @@ class WorkQueue(Generic[K]):
         if work is None:
             return
         work.again = work.trouble = work.changed = None
-        if work.place is not _CLAIMED:
-            if work.place is _READY:
-                self.ready -= 1
-                self._stale += 1
-                work.place = _ASIDE
-                self._drop_stale()
-            self._rest(work)
+        if work.place is _READY:
+            self.ready -= 1
+            self._stale += 1
+            work.place = _ASIDE
+            self._drop_stale()
+        self._place(work, self.now())
 
     async def keep(self, wanted: Callable[[K], bool]) -> None:
         """Drop every key that isn't *wanted*, in slices. It doesn't wait for keys to be fed."""
@@ -654,49 +605,34 @@ class WorkQueue(Generic[K]):
     def stop_answering(self) -> None:
         """Forget which changes wait for a sync, until `answers` is set again."""
         self.answers = False
+        now = self.now()
         for work in tuple(self.works.values()):
-            for changed in (work, work.again):
-                if changed is not None and changed.changed is not None:
-                    changed.changed = None
+            work.changed = None
+            if work.again is not None:
+                work.again.changed = None
             if work.place is _ASIDE:
-                self._rest(work)
+                self._place(work, now)
 
     # ---- the end
 
-    def shut_down(self, *, drain: bool) -> None:
-        """Accept no more keys, and drop those that wait.
-
-        With *drain*, workers can still take the ready keys, and claimed keys that were offered
-        again. Without it, these keys are dropped too. A waiting `take` raises if no key is left. A
-        second call without *drain* drops the keys that the first one left.
-        """
-        self._shut_down = True
+    def shut_down(self) -> None:
+        """Accept no more keys, and drop those that wait or are ready; every `take` raises."""
+        self._shut_down.set()
         self._fed.clear()
-        self._disarm()
         self._timers.clear()
-        self._waiting = 0
-        if not drain:
-            self.ready = self._stale = 0
-            for line in self._lines:
-                line.clear()
-        kept = self.works.values() if drain else self._claimed.values()
-        self.works = {work.key: work for work in kept if work.place in {_READY, _CLAIMED}}
+        self._disarm()
+        self._waiting = self.ready = self._stale = 0
+        for line in self._lines:
+            line.clear()
+        self.works = dict(self._claimed)
         for work in self.works.values():
-            work.again = work.again if drain else None
+            work.again = None
             if work.trouble is not None:
                 work.trouble.asked = work.trouble.retry = None
-        self._takers.wake_all()
-        self._joiners.wake_all()
+        self._wake_all()
 
     async def closed(self) -> None:
-        """Wait until the queue is shut down."""
-        while not self._shut_down:
-            await self._joiners.wait()
-
-    async def join(self) -> None:
-        """Wait without a limit until no key is claimed, or left to drain after a shut-down."""
-        while self._claimed or (self._shut_down and self.ready):
-            await self._joiners.wait()
+        await self._shut_down.wait()
 
     # ---- what is known
 
@@ -706,7 +642,6 @@ class WorkQueue(Generic[K]):
         return None if work is None or work.place is _ASIDE else work
 
     def is_claimed(self, key: K) -> bool:
-        """Return whether a worker has claimed the key."""
         return key in self._claimed
 
     def reason(self, key: K) -> Operation:
@@ -721,12 +656,6 @@ class WorkQueue(Generic[K]):
         work = self.works.get(key)
         return 0 if work is None or work.trouble is None else work.trouble.failures
 
-    def recall(self, key: K, failures: int) -> None:
-        """Continue to count a claimed key's failures from those of an earlier process."""
-        work = self._claimed.get(key)
-        if work is not None:
-            self._troubled(key, work.at)[1].failures = failures
-
     @property
     def idle(self) -> bool:
         """True if no key is waiting, ready or claimed."""
@@ -738,8 +667,7 @@ class WorkQueue(Generic[K]):
 
         A key that only waits for a requested time doesn't count.
         """
-        troubles = (work.trouble for work in self.works.values())
-        retries = any(trouble is not None and trouble.retry is not None for trouble in troubles)
+        retries = any(work.trouble and work.trouble.retry for work in self.works.values())
         return not (self.ready or self._claimed or self._fed or retries)
 
     def first(self, number: int) -> Iterator[Work[K]]:
@@ -748,8 +676,7 @@ class WorkQueue(Generic[K]):
         Claimed keys come first, then the ready ones. Takes time in proportion to *number*: it may
         yield fewer keys that wait if there are many timers of no use.
         """
-        for _, work in zip(range(number), self._claimed.values(), strict=False):
-            yield work
+        yield from islice(self._claimed.values(), number)
         seen = dict[int, Work[K]]()
         for work in merge(*self._urgent_first, key=_since):
             if len(seen) == number:
@@ -813,7 +740,7 @@ class WorkQueue(Generic[K]):
         """Return the record of the key with its trouble; a ready key needs no due request."""
         work = self.works.get(key)
         if work is None:
-            work = self.works[key] = Work(key, _ASIDE, now, Priority.RESYNC)
+            work = self.works[key] = Work(key, _ASIDE, now, _RESYNC)
         if work.trouble is not None and work.place is _READY:
             self._answer(work, work.trouble, now)
         if work.trouble is None:
@@ -830,51 +757,79 @@ class WorkQueue(Generic[K]):
         if trouble.says_nothing:
             work.trouble = None
 
-    def _replace(self, work: Work[K], trouble: Trouble, now: float) -> None:
-        """Put a key that isn't claimed into the place that its requests demand."""
-        if trouble.says_nothing:
-            work.trouble = None
+    def _place(  # noqa: C901, PLR0912 - one straight line
+        self, work: Work[K], now: float, wanted: Priority | None = None
+    ) -> None:
+        """Put a key that isn't claimed where its requests demand; it's *wanted* now, or isn't.
+
+        The key is forgotten if its record says nothing more.
+        """
+        at, requested, trouble = math.inf, _RESYNC, work.trouble
+        if trouble is not None and trouble.says_nothing:
+            trouble = work.trouble = None
         if work.place is _CLAIMED:
             return
-        at = trouble.at
-        if at <= now or work.place is _READY:
-            self._make_ready(work, trouble.priority, now)
-        elif trouble.asked is None and trouble.retry is None:
-            self._rest(work)
-        elif work.place is not _WAITING or work.at != at:
-            self._waiting += work.place is not _WAITING
-            work.place, work.at = _WAITING, at
-            heappush(self._timers, (at, next(self._numbers), work))
-            self._compact_timers()
-            if self._timers[0][0] < self._armed_for:
-                self._arm()
-
-    def _rest(self, work: Work[K]) -> None:
-        """Forget a key that isn't requested, unless its record still says something."""
-        if work.place is _WAITING:
-            self._waiting -= 1
-            work.place = _ASIDE
-            self._compact_timers()
-        if work.trouble is None and work.changed is None:
-            self.works.pop(work.key, None)
-
-    def _make_ready(self, work: Work[K], priority: Priority, now: float) -> None:
-        """Make a key ready that isn't claimed, or raise its priority."""
+        if trouble is not None:
+            at, requested = trouble.at, trouble.priority
+        if wanted is not None and wanted > requested:
+            requested = wanted
         if work.place is _READY:
-            if priority > work.priority:
-                work.priority = priority
-                self._lines[priority].append(work)
+            if requested > work.priority:
+                work.priority = requested
+                self._lines[requested].append(work)
                 self._stale += 1
             return
-        if work.place is _WAITING:
-            self._waiting -= 1
-        work.place, work.at, work.priority = _READY, now, priority
-        self._compact_timers()
-        self._lines[priority].append(work)
-        self.ready += 1
-        self._adds += 1
-        if self._takers and not self._waking:
-            self._wake()
+
+        waited = work.place is _WAITING
+        if wanted is None and at > now and trouble is not None and (trouble.asked or trouble.retry):
+            if not waited or work.at != at:
+                self._waiting += not waited
+                work.place, work.at = _WAITING, at
+                heappush(self._timers, (at, next(self._numbers), work))
+                if self._timers[0][0] < self._armed_for:
+                    self._arm()
+        else:
+            self._waiting -= waited
+            if wanted is not None or at <= now:
+                work.place, work.at, work.priority = _READY, now, requested
+                self._lines[requested].append(work)
+                self.ready += 1
+                self._adds += 1
+                if self._takers and not self._waking:
+                    self._wake()
+            else:
+                work.place = _ASIDE
+                if trouble is None and work.changed is None:
+                    self.works.pop(work.key, None)
+        if waited:
+            self._compact_timers()
+
+    # ---- workers that wait
+
+    async def _woken(self) -> None:
+        """Return when this worker is woken; if it's cancelled after that, it wakes another one."""
+        wake_up = asyncio.get_running_loop().create_future()
+        self._takers.append(wake_up)
+        try:
+            await wake_up
+        except asyncio.CancelledError:
+            if wake_up.cancelled():
+                with suppress(ValueError):
+                    self._takers.remove(wake_up)
+            else:
+                self._wake_one()
+            raise
+
+    def _wake_one(self) -> None:
+        while self._takers:
+            wake_up = self._takers.popleft()
+            if not wake_up.done():
+                wake_up.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        while self._takers:
+            self._wake_one()
 
     def _wake(self) -> None:
         """Wake a worker, and after it others if keys are left.
@@ -884,7 +839,7 @@ class WorkQueue(Generic[K]):
         """
         if self._takers and not self._waking:
             self._waking = True
-            self._takers.wake_one()
+            self._wake_one()
             asyncio.get_running_loop().call_soon(self._wake_next)  # runs after the woken worker
 
     def _wake_next(self) -> None:
@@ -921,86 +876,32 @@ class WorkQueue(Generic[K]):
             heappop(self._timers)
             if waits and work.trouble is not None:
                 trouble, work.reason = work.trouble, None
-                self._make_ready(work, trouble.priority, self.now())
+                self._place(work, self.now(), trouble.priority)
                 self._answer(work, trouble, when)
         if self._timers:
             self._arm()
 
     def _compact_timers(self) -> None:
         """Rebuild the heap when most of its timers are of no use."""
+        timers = self._timers
         if not self._waiting:
-            self._timers.clear()
+            timers.clear()
             self._disarm()
-        elif len(self._timers) > 2 * self._waiting + 64:
-            self._timers = [
-                timer
-                for timer in self._timers
-                if timer[2].place is _WAITING and timer[2].at == timer[0]
-            ]
-            heapify(self._timers)
+        elif len(timers) > 2 * self._waiting + 64:
+            timers[:] = [it for it in timers if it[2].place is _WAITING and it[2].at == it[0]]
+            heapify(timers)
 
 
-class _Fed(Generic[K]):
-    """An iteration over keys; `left` is about the number of keys that are left, 0 at its end."""
-
-    def __init__(self, keys: Collection[K], add: Callable[[K], object]) -> None:
-        self._keys = iter(keys)
-        self._add = add
-        self._next: K | None = next(self._keys, None)
-        self.left = 0 if self._next is None else max(1, len(keys))
-
-    def step(self) -> None:
-        """Add the next key, if there is one."""
-        key, self._next = self._next, next(self._keys, None)
-        self.left = 0 if self._next is None else max(1, self.left - 1)
-        if key is not None:
-            self._add(key)
-
-
-class Waiters(deque[asyncio.Future[None]]):
-    """Tasks that wait, the longest-waiting first.
-
-    A woken task must check its condition itself, and wait again if the condition does not hold. No
-    wake-up is lost: a task that is cancelled after it was woken wakes the next one.
-    """
-
-    async def wait(self) -> None:
-        """Return when this task is woken."""
-        wake_up = asyncio.get_running_loop().create_future()
-        self.append(wake_up)
-        try:
-            await wake_up
-        except asyncio.CancelledError:
-            if wake_up.cancelled():
-                with suppress(ValueError):
-                    self.remove(wake_up)
-            else:
-                self.wake_one()
-            raise
-
-    def wake_one(self) -> None:
-        """Wake the task that has waited longest, if there is one."""
-        while self:
-            wake_up = self.popleft()
-            if not wake_up.done():
-                wake_up.set_result(None)
-                return
-
-    def wake_all(self) -> None:
-        """Wake every waiting task."""
-        while self:
-            self.wake_one()
+class _Fed(msgspec.Struct, Generic[K], eq=False):
+    keys: Iterator[K]
+    left: int  # about the number of keys that are left
+    add: Callable[[K], object]
 
 
 _since = attrgetter("at")
 
 
-def _highest(priority: Priority, trouble: Trouble | None) -> Priority:
-    return priority if trouble is None else max(priority, trouble.priority)
-
-
 def _sooner(known: Asked | None, new: Asked) -> Asked:
-    """Return the earlier time with the higher priority."""
     if known is None:
         return new
     first, second = (new, known) if new.at <= known.at else (known, new)

@@ -6,8 +6,6 @@ from typing import TypeVar
 
 import msgspec
 
-from natsctl.core.explain import PrimarySource
-from natsctl.core.tree import Branch, merged
 from natsctl.daemon.messages import (
     NAME,
     STOP,
@@ -28,6 +26,7 @@ from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.service import LIMIT_S, EndpointInfo, Info
 from natsctl.jetstream.service_client import NoServiceError, ask_all, services
 from natsctl.model.plans import Kept, Orphan, Removed
+from natsctl.model.reports import Branch, PrimarySource, merged
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import msgspec
 
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.hosted import Hosted
-from natsctl.core.status import lags
+from natsctl.core.reports import lags
 from natsctl.daemon.metrics import Family, exposition, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.server import LOOK_S, TEXT, HttpRequest, HttpServer

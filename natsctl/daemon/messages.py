@@ -9,10 +9,9 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from natsctl.core.explain import Explanation, Status
-from natsctl.core.history import RECORDS_MAX, SyncRecord
 from natsctl.jetstream.events import KvEvent
 from natsctl.model.plans import GarbagePlan, KeyPlan, Plan
+from natsctl.model.reports import RECORDS_MAX, Explanation, Status, SyncRecord
 from natsctl.telemetry.hiding import shortened
 
 NAME = "natsctl"

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from natsctl.core.coordination.shares import ShareState
-from natsctl.core.status import Measures
+from natsctl.core.reports import Measures
 from natsctl.daemon.watchdog import Stalls
 from natsctl.jetstream.connection import ConnectionState
 from natsctl.telemetry.histogram import Distribution

@@ -16,13 +16,11 @@ from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
 from natsctl.core.environment import within
-from natsctl.core.failing import failing_prefix
 from natsctl.core.hosted import Hosted
-from natsctl.core.pauses import PAUSES
 from natsctl.core.plan.record import PlannedChange, place_of
 from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.readers import Primary
-from natsctl.core.status import invalid_of
+from natsctl.core.reports import invalid_of
 from natsctl.core.sync import current_key
 from natsctl.core.task_group import for_each
 from natsctl.daemon.loader import make
@@ -36,6 +34,7 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.managed import ManagedController
+from natsctl.model.bookkeeping import PAUSES, failing_prefix
 from natsctl.model.kinds import KvKind
 from natsctl.model.plans import GarbagePlan, Plan
 from natsctl.model.store import Applied, Deleted, Listed, ManifestStores, Stores, WriteGuard

@@ -25,9 +25,7 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import makes_secondaries
 from natsctl.core.coordination.lease import NO_CLUSTERS, Workload
 from natsctl.core.coordination.shares import Participation
-from natsctl.core.explain import Status
 from natsctl.core.hosted import Hosted
-from natsctl.core.tree import Branch
 from natsctl.daemon.messages import (
     INTERVAL_S,
     INTERVALS,
@@ -68,6 +66,7 @@ from natsctl.model.keys import check_keys
 from natsctl.model.masking import masked_manifest
 from natsctl.model.plans import GarbagePlan
 from natsctl.model.readiness import ready, reason
+from natsctl.model.reports import Branch, Status
 from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger

@@ -46,7 +46,6 @@ from natsctl.errors import (
     NotStartedError,
     QueryBatchInProgressError,
     QueryBatchNotStartedError,
-    QueueShutDownError,
     UsageError,
 )
 from natsctl.model import documents
@@ -519,26 +518,33 @@ class EventSource:
     """
 
     def __init__(self) -> None:
-        self._queue = WorkQueue[ObjectIdentifier]()
+        self._pending: dict[ObjectIdentifier, None] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> GenericEvent:
-        try:
-            watcher = (await self._queue.take()).key
-        except QueueShutDownError:
-            raise StopAsyncIteration from None
-        self._queue.settle(watcher)
+        while not self._pending:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        watcher = next(iter(self._pending))
+        del self._pending[watcher]
         return GenericEvent(watcher)
 
     def send(self, watcher: ObjectIdentifier) -> None:
         """Add an event for *watcher*; does nothing after `close`."""
-        self._queue.offer(watcher)
+        if not self._closed:
+            self._pending[watcher] = None
+            self._changed.set()
 
     def close(self) -> None:
         """End the iteration after the pending events."""
-        self._queue.shut_down(drain=True)
+        self._closed = True
+        self._changed.set()
 
     async def feed(self, enqueue: Callable[[str], None]) -> None:
         """Call *enqueue* with the key of each watcher until `close`.

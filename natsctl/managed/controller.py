@@ -24,8 +24,8 @@ from natsctl.core.options import (
     check_class,
 )
 from natsctl.core.readers import Primary
+from natsctl.core.reports import Measures, measures_of
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
-from natsctl.core.status import Measures, health_of, measures_of
 from natsctl.core.sync import Calls, blocking
 from natsctl.core.workqueue import Operation
 from natsctl.core.writes import Writes
@@ -153,8 +153,7 @@ class ManagedController(KeyedController, Generic[T]):
 
     def measures(self) -> Measures:
         syncs = self._counts() if hasattr(self._keys, "primary") else None
-        health = health_of(self.host, self.holds, syncs)
-        return measures_of(self.host, health, workers=self.workers, syncs=syncs)
+        return measures_of(self.host, self.holds, workers=self.workers, syncs=syncs)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

@@ -11,11 +11,6 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from natsctl.core.explain import KeyPause, PrimarySource, Status
-from natsctl.core.failing import LastingFailure, failing_prefix, failure_in
-from natsctl.core.pauses import PAUSES, controller_record
-from natsctl.core.quarantine import DEATHS_MAX, deaths_in
-from natsctl.core.tree import Branch
 from natsctl.daemon.messages import (
     ControllerStatus,
     DaemonProcess,
@@ -35,8 +30,18 @@ from natsctl.jetstream.events import events_of
 from natsctl.jetstream.feed import names
 from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
+from natsctl.model.bookkeeping import (
+    DEATHS_MAX,
+    PAUSES,
+    LastingFailure,
+    controller_record,
+    deaths_in,
+    failing_prefix,
+    failure_in,
+)
 from natsctl.model.pause import Pause, parse_pause, pause_in
 from natsctl.model.readiness import conditions
+from natsctl.model.reports import Branch, KeyPause, PrimarySource, Status
 from natsctl.operate.buckets import published_schemas
 from natsctl.operate.entries import labels_of, object_in
 from natsctl.telemetry.hiding import hidden

@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.explain import PrimarySource
 from natsctl.core.task_group import for_each
-from natsctl.core.tree import MISSING, Branch
 from natsctl.daemon.client import NO_DAEMON, Daemons
 from natsctl.daemon.messages import (
     ControllerPlan,
@@ -39,6 +37,7 @@ from natsctl.jetstream.options import NatsOptions
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from natsctl.model.plans import Plan
+from natsctl.model.reports import MISSING, Branch, PrimarySource
 from natsctl.operate import pauses
 from natsctl.operate.absent import (
     NO_PROCESS,

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from natsctl.core.compare_and_set import read, rewrite
-from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
+from natsctl.model.bookkeeping import PAUSES, controller_record
 from natsctl.model.documents import Document
 from natsctl.model.objects import PAUSED
 from natsctl.model.pause import Pause, active_pause

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import msgspec
 
-from natsctl.core.explain import LANE_MAX, Lanes, PrimarySource
 from natsctl.daemon.client import Daemons
 from natsctl.daemon.messages import Activity, ControllerStatus
 from natsctl.daemon.peers import Mode, conflict, counted
 from natsctl.errors import NatsctlError
 from natsctl.model.pause import Pause
+from natsctl.model.reports import LANE_MAX, Lanes, PrimarySource
 from natsctl.operate.absent import DOWN
 from natsctl.operate.problems import Partial, Problem, missing, problem_of
 from natsctl.telemetry.hiding import first_line

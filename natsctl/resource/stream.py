@@ -283,14 +283,13 @@ class EventStream(Generic[T]):
             f"by a reader of the events() of {self._made_at}"
         )
         with suppress(RuntimeError):  # the loop is closed, and nothing waits for the event
-            stop = partial(self._queue.shut_down, drain=False)
-            self._loop.call_soon_threadsafe(stop)
+            self._loop.call_soon_threadsafe(self._queue.shut_down)
 
     def close(self) -> None:
         """Deliver no more events; events that were delivered need not be marked done."""
         self._closed = True
         self._following.close()
-        self._queue.shut_down(drain=False)
+        self._queue.shut_down()
         self._paused.close()
         self._delivered.clear()
 

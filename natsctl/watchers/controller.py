@@ -15,20 +15,26 @@ from typing import Any, cast
 import msgspec
 
 from natsctl.core.backends import Backends
-from natsctl.core.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.host import Host
 from natsctl.core.hosted import Hosted
 from natsctl.core.informer import Informer
 from natsctl.core.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.core.record.document import Delivery
+from natsctl.core.reports import (
+    Beyond,
+    Measures,
+    explanation_of,
+    measures_of,
+    status_of,
+    tree,
+)
 from natsctl.core.retry import RetryPolicy
-from natsctl.core.status import Measures, health_of, measures_of
 from natsctl.core.sync import Calls, blocking
 from natsctl.core.table import Invalid
-from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
+from natsctl.model.reports import Branch, Explanation, Status
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.changes import Labels, ObjectChange, Source
 from natsctl.watchers.resource_kind import Policies, Registration, ResourceKind
@@ -349,8 +355,7 @@ class InformerController(Hosted):
 
         There is a queue for each resource kind. Calls to watchers are not counted as syncs.
         """
-        health = health_of(self.host, self.holds, errors=self._errors())
-        return measures_of(self.host, health, workers=self.workers)
+        return measures_of(self.host, self.holds, workers=self.workers, errors=self._errors())
 
     def _queues(self) -> dict[str, WorkQueue[str]]:
         return {name: kind.queue for name, kind in self._resource_kinds.items()}

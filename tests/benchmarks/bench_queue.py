@@ -52,7 +52,8 @@ async def waiting_workers(queue: WorkQueue[str], keys: list[str]) -> float:
         for key in keys[first : first + 4]:
             queue.offer(key)
         await asyncio.sleep(0)
-    await queue.join()
+    await asyncio.sleep(0)
+    assert queue.idle
     taken = process_time() - start
     for worker in workers:
         worker.cancel()

@@ -11,7 +11,6 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, Operator, connect, kv
-from natsctl.core.failing import failing_prefix
 from natsctl.daemon.messages import KeyExplanation
 from natsctl.daemon.nats_permissions import nats_configuration
 from natsctl.daemon.schemas import publishing
@@ -20,6 +19,7 @@ from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.events import events_between
 from natsctl.jetstream.store import BucketStore
+from natsctl.model.bookkeeping import failing_prefix
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from natsctl.operate.buckets import published_schemas

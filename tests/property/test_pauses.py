@@ -1,21 +1,24 @@
-"""Property test of pauses: each change is synced once, whatever is paused and restarted."""
+"""Property test of pauses and quarantine: each change is synced once, whatever is held back."""
 
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsctl import Operation
 from natsctl.testing import Harness, MemoryStores, VirtualTimeLoop, running
 from tests.support.controllers.app_controller import AppClient, Apps, document, edit
+from tests.support.controllers.quarantined_apps import dead, on_machine
 
 PAUSED = "natsctl.io/paused"
 KEYS = ("a", "b", "c")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(("change", "pause", "resume", "ask", "restart")),
+        st.sampled_from(("change", "pause", "resume", "ask", "name", "die", "restart")),
         st.sampled_from(KEYS),
     ),
     max_size=25,
@@ -28,36 +31,54 @@ class Rare(Apps):
 
 
 class Model:
-    """What is paused, what waits for the end of its pause, and the syncs so far."""
+    """What is paused or quarantined, what waits for the end of that, and the syncs so far."""
 
     def __init__(self) -> None:
         self.paused: set[str] = set()
         self.waiting: set[str] = set()
+        self.deaths = Counter[str]()  # of the present desired state, since the last sync
         self.syncs = Counter[str]()
 
+    @property
+    def quarantined(self) -> set[str]:
+        return {key for key, count in self.deaths.items() if count >= 3}
+
     def wants(self, key: str) -> None:
-        if key in self.paused:
+        if key in self.paused | self.quarantined:
             self.waiting.add(key)
         else:
+            self.waiting.discard(key)
             self.syncs[key] += 1
+            self.deaths[key] = 0
 
     def resumes(self, key: str) -> None:
         self.paused.discard(key)
         if key in self.waiting:
-            self.waiting.remove(key)
-            self.syncs[key] += 1
+            self.wants(key)
 
 
+DIES = [("die", "a")] * 3 + [("restart", "a")]
+
+
+@example(steps=[*DIES, ("ask", "a"), ("restart", "a"), ("name", "a")])
+@example(steps=[*DIES, ("change", "a"), ("pause", "a"), ("resume", "a")])
+@example(steps=[*DIES, ("pause", "a"), ("change", "a"), ("resume", "a")])
 @given(steps=STEPS)
 def test_each_change_is_synced_once_and_never_while_its_key_is_paused(
     steps: list[tuple[str, str]],
 ) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(behaves_as_the_model(steps))
+    with (
+        TemporaryDirectory() as directory,
+        on_machine(Path(directory)),
+        asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
+    ):
+        runner.run(behaves_as_the_model(steps, Path(directory)))
 
 
-async def behaves_as_the_model(steps: list[tuple[str, str]]) -> None:
-    stores, model, synced = MemoryStores(), Model(), Counter[str]()
+async def behaves_as_the_model(  # noqa: C901 - one case for each step
+    steps: list[tuple[str, str]], directory: Path
+) -> None:
+    stores, model, synced, found = MemoryStores(), Model(), Counter[str](), Counter[str]()
     client = AppClient(stores)
     for key in KEYS:
         await client.app(key, "0")
@@ -68,12 +89,23 @@ async def behaves_as_the_model(steps: list[tuple[str, str]]) -> None:
                 case "restart":
                     synced += Counter(syncs_of(harness))
                     await stack.aclose()
+                    model.deaths += found
+                    found.clear()
                     harness = await started(stack, stores, model)
+                case "die":
+                    dead(directory, key, number)
+                    found[key] += 1
+                    continue  # the next process finds it
+                case "name":
+                    harness.runtime.enqueue_key(key, Operation.MANUAL)
+                    model.deaths[key] = 0
+                    model.wants(key)
                 case "ask":
                     harness.runtime.enqueue_key(key, Operation.RESYNC)
                     model.wants(key)
                 case "change":
                     await edit(client.apps, key, "spec", "text", to=f"v{number}")
+                    model.deaths[key] = 0
                     model.wants(key)
                 case "pause":
                     await edit(client.apps, key, "metadata", "annotations", PAUSED, to="by=ann")
@@ -84,7 +116,7 @@ async def behaves_as_the_model(steps: list[tuple[str, str]]) -> None:
             await asyncio.sleep(1)
             assert synced + Counter(syncs_of(harness)) == model.syncs, (number, step, key)
             texts = await client.texts()
-            for name in set(KEYS) - model.paused:
+            for name in set(KEYS) - model.paused - model.quarantined:
                 assert texts[f"{name}.main"] == (await text_of(client, name))
 
 

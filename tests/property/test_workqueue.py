@@ -66,7 +66,7 @@ class Model:
         self.by_age = False  # whether the last get returned the oldest key
         self.now = 0.0
         self.numbers = count(1)
-        self.shut = self.drain = False
+        self.shut = False
 
     def sleep(self, seconds: float) -> None:
         until = self.now + seconds
@@ -165,13 +165,11 @@ class Model:
         self.put(key)
         self.keys[key].again = None
 
-    def shut_down(self, *, drain: bool) -> None:
+    def shut_down(self) -> None:
         self.shut = True
         for state in self.keys.values():
-            state.explicit = state.retry = None
-            if not drain:
-                state.ready = state.again = None
-            if not (state.held or state.ready):
+            state.explicit = state.retry = state.ready = state.again = None
+            if not state.held:
                 state.failures = 0
 
 
@@ -243,12 +241,12 @@ class WorkQueues(RuleBasedStateMachine):
         self.model.sleep(seconds)
 
     @precondition(lambda self: self.model.now > 100)
-    @rule(drain=st.booleans())
-    def shut_down(self, *, drain: bool) -> None:
-        self.run(lambda: self.queue.shut_down(drain=drain))
-        self.model.shut_down(drain=drain)
+    @rule()
+    def shut_down(self) -> None:
+        self.run(self.queue.shut_down)
+        self.model.shut_down()
 
-    @precondition(lambda self: self.model.shut and not self.queue.ready)
+    @precondition(lambda self: self.model.shut)
     @rule()
     def get_after_the_shutdown(self) -> None:
         with pytest.raises(QueueShutDownError):
@@ -327,7 +325,7 @@ def test_every_added_key_is_processed_afterwards(
                 await asyncio.sleep(pause_s)
             await asyncio.sleep(1000)
             assert queue.idle
-            queue.shut_down(drain=True)
+            queue.shut_down()
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(run_steps())
@@ -361,7 +359,7 @@ def test_no_wakeup_is_lost_if_workers_are_cancelled(
             key for key in NAMES if isinstance(place(queue, key), Claimed)
         )
         assert queue.ready == 0 or all(task.done() for task in waiting)
-        queue.shut_down(drain=False)
+        queue.shut_down()
         await asyncio.gather(*waiting, return_exceptions=True)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

@@ -1,31 +1,36 @@
 """Without a writable disk, a record in NATS shows which keys a process was syncing when it died."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
-from natsctl.core.environment import within
-from natsctl.core.pauses import PAUSES
-from natsctl.core.quarantine import ClaimedKeys, ClaimRecord, Deaths, claim_record
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
-from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, syncs_of
+from tests.support.controllers.quarantined_apps import (
+    PAUSES,
+    Stuck,
+    deaths,
+    on_machine,
+    prepared,
+    syncs_of,
+)
 
 
 @pytest.fixture(autouse=True)
 def no_disk() -> Iterator[None]:
-    with within(claims=ClaimedKeys(Path("/dev/null/state"))):
+    with on_machine(Path("/dev/null/state")):
         yield
 
 
-async def records(stores: MemoryStores) -> list[ClaimRecord]:
+async def records(stores: MemoryStores) -> list[dict[str, Any]]:
     """Return the records of the keys that processes sync."""
     store = stores.store(PAUSES)
     names = [key for key in list(store.keys()) if ".held." in key]
-    return [msgspec.json.decode((await store.get(name)).value, type=ClaimRecord) for name in names]
+    return [json.loads((await store.get(name)).value) for name in names]
 
 
 async def written(stores: MemoryStores) -> list[int]:
@@ -36,8 +41,9 @@ async def written(stores: MemoryStores) -> list[int]:
 
 async def die(stores: MemoryStores, process: str, *keys: str, alone: bool = False) -> None:
     """Leave the record of a process that died while it synced these keys."""
-    record = ClaimRecord(tuple(("apps", key) for key in keys), alone=alone)
-    await stores.store(PAUSES).create(claim_record("apps", process), msgspec.json.encode(record))
+    record = {"keys": [("apps", key) for key in keys], "host": "", "alone": alone}
+    name = f"controllers.apps.held.{process}"
+    await stores.store(PAUSES).create(name, json.dumps(record, separators=(",", ":")).encode())
 
 
 class Slow(Apps):
@@ -59,7 +65,7 @@ async def test_a_process_that_runs_has_a_record_without_keys() -> None:
     async with running(Slow(), stores=stores) as harness:
         await app_client(harness).app("shop")
         await harness.run_for(2)
-        assert [record.keys for record in await records(stores)] == [()]
+        assert [record["keys"] for record in await records(stores)] == [[]]
         revisions = await written(stores)
         await harness.run_until_idle()
         assert await written(stores) == revisions
@@ -72,10 +78,10 @@ async def test_after_a_death_each_key_is_recorded_until_all_were_synced() -> Non
     async with running(Slow(), stores=stores) as harness:
         await harness.run_for(2)
         (record,) = await records(stores)
-        assert sorted(record.keys) == [("apps", "market"), ("apps", "shop")]
-        assert not record.alone
+        assert sorted(record["keys"]) == [["apps", "market"], ["apps", "shop"]]
+        assert not record["alone"]
         await harness.run_until_idle()
-        assert [record.keys for record in await records(stores)] == [()]
+        assert [record["keys"] for record in await records(stores)] == [[]]
         revisions = await written(stores)
         await app_client(harness).app("later")
         await harness.run_until_idle()
@@ -90,12 +96,12 @@ async def test_suspects_of_a_record_are_recorded_alone() -> None:
         for ended in range(2):
             await harness.run_until(lambda: controller.running and len(controller.syncs) == ended)  # noqa: B023 - called at once
             (record,) = await records(stores)
-            assert (len(record.keys), record.alone) == (1, True)
+            assert (len(record["keys"]), record["alone"]) == (1, True)
         await harness.run_until(lambda: len(syncs_of(harness)) == 2)
         await harness.run_for(1)
         assert sorted(syncs_of(harness)) == ["market", "shop"]
         assert await deaths(stores) == []
-        assert [record.keys for record in await records(stores)] == [()]
+        assert [record["keys"] for record in await records(stores)] == [[]]
 
 
 async def test_only_a_key_that_was_alone_counts_a_death_and_only_once() -> None:
@@ -106,11 +112,11 @@ async def test_only_a_key_that_was_alone_counts_a_death_and_only_once() -> None:
         async with running(Stuck(), stores=stores) as harness:
             await harness.run_for(0.5)
     (name,) = await deaths(stores)
-    record = msgspec.json.decode((await stores.store(PAUSES).get(name)).value, type=Deaths)
-    assert (name, record.count, record.processes) == (
+    record = json.loads((await stores.store(PAUSES).get(name)).value)
+    assert (name, record["count"], record["processes"]) == (
         "controllers.apps.deaths.apps.shop",
         1,
-        ("7-a",),
+        ["7-a"],
     )
     assert await records(stores) == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from natsctl import ControllerRuntime, PermanentError, Primary, StoreError
 from natsctl.core.counters import Counts
-from natsctl.core.status import CacheMeasures, Measures, lags
+from natsctl.core.reports import CacheMeasures, Measures, lags
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController

@@ -12,8 +12,8 @@ from natsctl import ControllerRuntime, Operator
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.environment import enter, environment, within
-from natsctl.core.pauses import PAUSES
-from natsctl.core.quarantine import ClaimedKeys, deaths_record
+from natsctl.core.quarantine import ClaimedKeys
+from natsctl.model.bookkeeping import PAUSES, deaths_record
 from natsctl.model.pause import Pause
 from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit

@@ -297,8 +297,8 @@ def test_each_worker_has_its_own_key_of_any_length(directory: Path, length: int)
 
 def test_a_sync_that_has_ended_leaves_no_key(directory: Path) -> None:
     with ClaimedKeys(directory).of_loop("apps.0", 1) as claims:
-        with claims[0]:
-            claims[0].hold("shop")
+        claims[0].hold("shop")
+        claims[0].release()
         (path,) = directory.iterdir()
         (directory / "apps.0.7-a.held").write_bytes(path.read_bytes())  # without its lock
         assert left(directory) == []
@@ -307,8 +307,8 @@ def test_a_sync_that_has_ended_leaves_no_key(directory: Path) -> None:
 @pytest.mark.parametrize("directory", [None, Path("/dev/null/state")])
 def test_without_a_directory_on_disk_there_is_no_file(directory: Path | None) -> None:
     claims = ClaimedKeys(directory)
-    assert not claims.on_disk
     with claims.of_loop("apps.0", 2) as of_workers:
+        assert not claims.on_disk
         for claim in of_workers:
             claim.hold("shop")
         assert claims.busy is (directory is not None)
@@ -325,8 +325,8 @@ def test_a_damaged_file_has_no_keys(directory: Path, content: bytes) -> None:
 
 
 def test_only_the_user_can_read_the_state_directory(directory: Path) -> None:
-    ClaimedKeys(directory / "id")
-    assert (directory / "id").stat().st_mode & 0o777 == 0o700
+    with ClaimedKeys(directory / "id").of_loop("apps.0", 1):
+        assert (directory / "id").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_file_has_all_its_blocks_before_a_key_is_noted(directory: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
+from natsctl.model.bookkeeping import PAUSES, controller_record
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED

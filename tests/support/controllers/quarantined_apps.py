@@ -3,9 +3,12 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from natsctl import kv
+from natsctl.core.environment import within
+from natsctl.core.quarantine import LENGTH, SLOT, ClaimedKeys
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 
@@ -25,6 +28,17 @@ for loop, keys in loops.items():
         claim.hold(key)
 os._exit(9)
 """
+
+
+def on_machine(directory: Path) -> AbstractContextManager[object]:
+    """Let the processes in the context note their keys in this state directory."""
+    return within(claims=ClaimedKeys(directory))
+
+
+def dead(directory: Path, key: str, number: int) -> None:
+    """Write what process *number* leaves if it dies while it syncs the key alone."""
+    left = len(key).to_bytes(LENGTH, "little") + key.encode()
+    (directory / f"apps.0.{number}-dead.held").write_bytes(left.ljust(SLOT, b"\0"))
 
 
 class Stuck(Apps):

@@ -19,7 +19,6 @@ from natsctl.core.workqueue import (
     Outcome,
     Priority,
     Synced,
-    Waiters,
     WorkQueue,
 )
 from natsctl.errors import (
@@ -98,16 +97,14 @@ class TestPlaces:
         gc.collect()
         assert reference() is None
 
-    @pytest.mark.parametrize("drain", [True, False])
-    async def test_a_key_dropped_at_shutdown_leaves_no_memory(self, *, drain: bool) -> None:
+    async def test_a_key_dropped_at_shutdown_leaves_no_memory(self) -> None:
         queue: WorkQueue[WeakKey] = WorkQueue()
 
         def drop_key() -> weakref.ref[WeakKey]:
             key = WeakKey()
             queue.offer(key, after=5)
-            if not drain:
-                queue.offer(key)
-            queue.shut_down(drain=drain)
+            queue.offer(key)
+            queue.shut_down()
             return weakref.ref(key)
 
         reference = drop_key()
@@ -288,7 +285,7 @@ class TestGet:
         queue.offer("a")
         await asyncio.sleep(1)
         assert [worker.done() for worker in workers] == [True, False, False]
-        queue.shut_down(drain=False)
+        queue.shut_down()
         await asyncio.gather(*workers, return_exceptions=True)
 
     async def test_a_worker_that_lost_a_key_to_get_nowait_gets_the_next_key(
@@ -320,87 +317,23 @@ class TestGet:
 
 
 class TestShutDown:
-    @pytest.mark.parametrize("drain", [True, False])
-    async def test_waiting_workers_get_a_shutdown_error(
-        self, queue: WorkQueue[str], *, drain: bool
-    ) -> None:
+    async def test_waiting_workers_get_a_shutdown_error(self, queue: WorkQueue[str]) -> None:
         workers = [asyncio.create_task(take(queue)) for _ in range(3)]
         await asyncio.sleep(1)
-        queue.shut_down(drain=drain)
+        queue.shut_down()
         results = await asyncio.gather(*workers, return_exceptions=True)
         assert [type(result) for result in results] == [QueueShutDownError] * 3
 
-    async def test_a_worker_woken_for_a_key_still_gets_it_while_draining(
+    async def test_a_worker_woken_for_a_key_gets_none_after_the_shutdown(
         self, queue: WorkQueue[str]
     ) -> None:
-        workers = [asyncio.create_task(take(queue)) for _ in range(2)]
+        worker = asyncio.create_task(take(queue))
         await asyncio.sleep(1)
         queue.offer("a")
-        queue.shut_down(drain=True)
-        first, second = await asyncio.gather(*workers, return_exceptions=True)
-        assert first == "a"
-        assert isinstance(second, QueueShutDownError)
-
-    async def test_a_drain_can_be_aborted(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.shut_down(drain=True)
-        queue.shut_down(drain=False)
+        queue.shut_down()
         with pytest.raises(QueueShutDownError):
-            await take(queue)
-
-
-class TestJoin:
-    async def test_join_returns_at_once_without_held_keys(self, queue: WorkQueue[str]) -> None:
-        queue.offer("ready")
-        queue.offer("waiting", after=60)
-        await queue.join()
-        assert now() == 0
-
-    async def test_join_waits_for_every_held_key(self, queue: WorkQueue[str]) -> None:
-        for key, after in ("a", 3), ("b", 5):
-            queue.offer(key)
-            await take(queue)
-            asyncio.get_running_loop().call_later(after, queue.give_back, key)
-        queue.shut_down(drain=False)
-        await queue.join()
-        assert now() == 5
-
-    async def test_join_waits_for_the_drain(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.offer("b")
-
-        async def work() -> None:
-            await asyncio.sleep(1)
-            for _ in range(2):
-                key = await take(queue)
-                await asyncio.sleep(2)
-                queue.give_back(key)
-
-        queue.shut_down(drain=True)
-        worker = asyncio.create_task(work())
-        await queue.join()
-        assert now() == 5
-        await worker
-
-    async def test_join_returns_when_an_aborted_drain_drops_its_keys(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        queue.shut_down(drain=True)
-        joined = asyncio.create_task(queue.join())
-        await asyncio.sleep(1)
-        assert not joined.done()
-        queue.shut_down(drain=False)
-        await joined
-
-    async def test_every_caller_of_join_returns(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        await take(queue)
-        joined = [asyncio.create_task(queue.join()) for _ in range(3)]
-        await asyncio.sleep(1)
-        joined[0].cancel()
-        queue.give_back("a")
-        await asyncio.gather(*joined[1:])
+            await worker
+        assert queue.idle
 
 
 class TestStats:
@@ -571,7 +504,7 @@ class TestPace:
         queue.give_back(await take(queue))
         waiting = asyncio.create_task(take(queue))
         await asyncio.sleep(1)
-        queue.shut_down(drain=False)
+        queue.shut_down()
         with pytest.raises(QueueShutDownError):
             await waiting
         assert asyncio.get_running_loop().time() == 1
@@ -1167,7 +1100,7 @@ async def test_two_feeds_follow_each_other(queue: WorkQueue[str]) -> None:
 
 async def test_no_keys_are_fed_to_a_queue_that_is_shut_down(queue: WorkQueue[str]) -> None:
     added = add_to(queue)
-    queue.shut_down(drain=False)
+    queue.shut_down()
     queue.feed(MANY, queue.offer)
     with pytest.raises(QueueShutDownError):
         await take(queue)
@@ -1306,38 +1239,3 @@ async def test_the_token_bucket_still_limits_retries() -> None:
     queue.hasten_retries()
     assert await take(queue) == "a"
     assert started < now() <= started + 10
-
-
-async def waiting(waiters: Waiters, count: int) -> list[asyncio.Task[None]]:
-    """Return tasks that wait."""
-    tasks = [asyncio.create_task(waiters.wait()) for _ in range(count)]
-    await asyncio.sleep(0)
-    return tasks
-
-
-async def test_a_task_that_is_cancelled_after_it_was_woken_wakes_the_next_one() -> None:
-    waiters = Waiters()
-    first, second = await waiting(waiters, 2)
-    waiters.wake_one()
-    first.cancel()
-    await asyncio.wait((first,))
-    await asyncio.sleep(0)
-    assert second.done()
-
-
-async def test_a_task_that_is_cancelled_while_it_waits_wakes_no_other_task() -> None:
-    waiters = Waiters()
-    first, second = await waiting(waiters, 2)
-    first.cancel()
-    await asyncio.wait((first,))
-    await asyncio.sleep(0)
-    assert not second.done()
-    second.cancel()
-
-
-async def test_a_task_that_is_cancelled_while_it_waits_is_forgotten() -> None:
-    waiters = Waiters()
-    (task,) = await waiting(waiters, 1)
-    task.cancel()
-    await asyncio.wait((task,))
-    assert not waiters

@@ -16,7 +16,6 @@ from natsctl import (
     secondary,
 )
 from natsctl.core.coordination.shares import Participation
-from natsctl.core.tree import Branch
 from natsctl.daemon.messages import (
     ORPHANS_MAX,
     OWNED_MAX,
@@ -32,6 +31,7 @@ from natsctl.daemon.service import KEYS_MAX, ControllerEndpoints
 from natsctl.errors import InvalidKeyError, PermanentError, UsageError
 from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.plans import Removed
+from natsctl.model.reports import Branch
 from natsctl.testing import running
 
 APPS, PARTS = "apps", "parts"

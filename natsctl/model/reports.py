@@ -1,43 +1,43 @@
-"""Explains the state of a key, and reports the status of a controller, from memory."""
+"""The answers about controllers and keys, as processes send them and people read them."""
 
-import asyncio
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import reduce
-from operator import add, attrgetter
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
-from natsctl.core.counters import Counts
-from natsctl.core.history import SyncRecord
-from natsctl.core.host import Host
-from natsctl.core.pauses import Pausing
-from natsctl.core.status import health_of, invalid_of
-from natsctl.core.table import Table
-from natsctl.core.workqueue import Place, Priority, QueueStats, Work, WorkQueue
-from natsctl.errors import InvalidObjectError
-from natsctl.model import documents
-from natsctl.model.documents import Document
-from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.objects import LINK
 from natsctl.model.pause import Pause
-from natsctl.model.readiness import conditions
+from natsctl.model.readiness import UNKNOWN
 from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.histogram import Distribution
 
 LANE_MAX = 20
 """Keys in each lane."""
+RECORDS_MAX = 5  # per key
+MISSING = "Missing"
+INVALID = "Invalid"
 
-_seconds = attrgetter("s")
 
-_LANES = {Place.CLAIMED: "held", Place.READY: "ready", Place.WAITING: "waiting"}
-_REASONS = {
-    Priority.USER: "change",
-    Priority.SECONDARY: "secondary",
-    Priority.RETRY: "retry",
-    Priority.RESYNC: "resync",
-}
+class QueueStats(msgspec.Struct, frozen=True):
+    """The measures of a queue since its creation. Durations are seconds of loop time.
+
+    They correspond to the metrics of client-go's work queue. `depth` counts the keys that are due:
+    the ready ones, and the claimed ones that were offered again. `waiting` counts the keys whose
+    time is in the future, `held` those that workers have. `adds` counts how often a key that was
+    not due became due, `retries` how often a key was offered with a delay. `latency_s` runs from
+    the offer to the take, `work_s` from there to the settlement. `unfinished_s` is the sum of the
+    times for which the claimed keys have been claimed so far, and `longest_s` the longest of them:
+    both grow if a worker hangs.
+    """
+
+    depth: int
+    waiting: int
+    held: int
+    adds: int
+    retries: int
+    latency_s: Distribution
+    work_s: Distribution
+    unfinished_s: float
+    longest_s: float
 
 
 class QueuedKey(msgspec.Struct, frozen=True):
@@ -67,31 +67,28 @@ class Lanes(msgspec.Struct, frozen=True):
         return Lanes(self.held[:count], self.ready[:count], self.waiting[:count])
 
 
-def lanes_of(queues: Collection[WorkQueue[Any]], failing: Callable[[str], bool]) -> Lanes:
-    """Return the lanes of several queues together; *failing* returns whether a key's sync failed.
+class SyncRecord(msgspec.Struct, frozen=True, gc=False):
+    """One sync of a key.
 
-    Takes time in proportion to `LANE_MAX` and the number of queues.
+    Attributes:
+        operation: the reason for the sync.
+        started: the time of its start.
+        duration_s: its duration.
+        revision: the revision of the object; None if the object did not exist.
+        error: the error; empty if the sync succeeded or asked for a delay.
+        created: how many secondaries it created.
+        updated: how many secondaries it updated.
+        deleted: how many secondaries it deleted.
     """
-    lanes: dict[str, list[QueuedKey]] = {"held": [], "ready": [], "waiting": []}
-    for queue in queues:
-        for lane, queued in _keys(queue, failing):
-            lanes[lane].append(queued)
-    return Lanes(
-        held=sorted(lanes["held"], key=_seconds, reverse=True),
-        ready=sorted(lanes["ready"], key=_seconds, reverse=True),
-        waiting=sorted(lanes["waiting"], key=_seconds),
-    ).limited(LANE_MAX)
 
-
-def _keys(queue: WorkQueue[Any], failing: Callable[[str], bool]) -> Iterator[tuple[str, QueuedKey]]:
-    now = queue.now()
-    for work in queue.first(LANE_MAX):
-        seconds = abs(now - work.at)
-        if math.isfinite(seconds):  # a key that waits forever has no time
-            name = str(work.key)
-            reason = "delay" if work.place is Place.WAITING else _REASONS[work.priority]
-            queued = QueuedKey(name, round(seconds, 3), "retry" if failing(name) else reason)
-            yield _LANES[work.place], queued
+    operation: str
+    started: datetime
+    duration_s: float
+    revision: int | None
+    error: str
+    created: int
+    updated: int
+    deleted: int
 
 
 class Queued(msgspec.Struct, frozen=True):
@@ -268,139 +265,46 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "syncing"
 
 
-def explanation_of(host: Host, key: str, table: Table[Any], queue: WorkQueue[str]) -> Explanation:
-    """Return the explanation of a key that owns and reads no other objects."""
-    stored, invalid = table.get(key), table.invalid.get(key)
-    document = {} if stored is None else _document(stored.value)
-    return Explanation(
-        controller=host.name,
-        key=key,
-        source=source_of(table.kind),
-        exists=key in table,
-        revision=None if stored is None else stored.revision,
-        invalid="" if invalid is None else hidden(str(invalid.error)),
-        paused=_paused(host.pausing, key),
-        quarantined=str(host.pausing.quarantined().get(key, "")),
-        queued=queued(queue.work(key)),
-        failures=queue.failures(key),
-        failing_since=host.journal.failing_since(key),
-        external=_external(document),
-        conditions=[hidden(text) for text in conditions(document)],
-        syncs=host.journal.last_syncs(key),
-    )
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """One object, and the objects that it owns."""
+
+    kind: str  # its kind, as owner labels name it
+    key: str  # its name within its kind
+    bucket: str = ""  # the bucket in NATS that stores it; empty for other objects
+    ready: str = UNKNOWN  # as `ready` returns it, or `Missing` or `Invalid` for a primary
+    reason: str = ""  # the reason for `ready`; empty if it is not known
+    revision: int | None = None  # the revision of the state; None if there is none
+    created: str = ""  # its creation time (RFC 3339); empty if it is not known
+    branches: tuple["Branch", ...] = ()  # the objects that it owns
+    more: int = 0  # the number of further objects, which `branches` lacks
+
+    @property
+    def name(self) -> str:
+        """The kind and the key, for people."""
+        return f"{self.kind}/{self.key}"
+
+    def limited(self, count: int) -> "Branch":
+        """Return the tree with its first *count* branches; `more` counts the others."""
+        unlisted = self.more + len(self.branches[count:])
+        return msgspec.structs.replace(self, branches=self.branches[:count], more=unlisted)
 
 
-def _document(value: bytes) -> Document:
-    try:
-        return documents.parse(value)
-    except InvalidObjectError:
-        return {}
+def merged(trees: Sequence[Branch]) -> Branch:
+    """Return one tree of what several members know, each of which has the values of its own keys.
 
-
-def _external(document: Document) -> list[str]:
-    annotations = documents.annotations_of(document)
-    domains = {name.rpartition("/")[0] for name in annotations if name.rpartition("/")[2] in LINK}
-    return [
-        str(annotations.get(f"{domain}/external-name", "without a name"))
-        + (", adopted" if f"{domain}/external-adopted" in annotations else "")
-        for domain in sorted(domains)
-    ]
-
-
-def _paused(pausing: Pausing, key: str) -> KeyPause | None:
-    pause = pausing.of(key)
-    if pause is None:
-        return None
-    return KeyPause(
-        reason=hidden(pause.reason),
-        since=pause.since,
-        until=pause.until,
-        by=pause.by,
-        controller=pause is pausing.whole,
-        pending=pausing.is_pending(key),
-    )
-
-
-def queued(work: Work[Any] | None) -> Queued | None:
-    """Return the place of a key in a work queue; None if the queue does not have it."""
-    if work is None:
-        return None
-    now = asyncio.get_running_loop().time()
-    if work.place is Place.WAITING:
-        return Queued("waiting", round(max(0.0, work.at - now), 3))
-    place = "held" if work.place is Place.CLAIMED else "ready"
-    return Queued(place, round(now - work.at, 3), work.priority.name.lower())
-
-
-def status_of(
-    host: Host,
-    has: Callable[[str], bool],
-    count: Callable[[Table[Any]], int],
-    *,
-    syncs: Counts | None = None,
-    errors: Mapping[str, str] | None = None,
-    oldest_s: float | None = None,
-) -> Status:
-    """Return the status of the controller in this host.
-
-    *has* returns whether this process syncs a key, and *count* how many of the cached keys. *syncs*
-    counts the unanswered changes, and *oldest_s* is the age of the oldest. *errors* are as for
-    `health_of`.
+    Of each object the tree has the branch that knows the most.
     """
-    tables = [informer.table for informer in host.primaries]
-    informers, journal = host.informers.values(), host.journal
-    health, queues = health_of(host, has, syncs, errors), host.queues().values()
-    if syncs is not None and syncs.unanswered:
-        oldest_s = syncs.oldest_s
-    keys = sum(map(count, tables))
-    oldest_failure_s = health.oldest_failure_s
-    ages_s = [age_s for age_s in (oldest_s, oldest_failure_s) if age_s is not None]
-    return Status(
-        controller=host.name,
-        sources=[_source(table.kind) for table in tables],
-        state="syncing" if host.synced.is_set() else "listing",
-        failure="" if host.failure is None else hidden(str(host.failure)),
-        primaries=sum(map(len, tables)),
-        keys=keys,
-        invalid=dict(health.invalid) if keys else invalid_of(host),  # a standby warns of all
-        failing={key: failure.error for key, failure in health.failing.items()},
-        failing_since={
-            key: datetime.fromtimestamp(failure.since_s, UTC)
-            for key, failure in health.failing.items()
-        },
-        syncs=journal.syncs,
-        failures=journal.failures,
-        watch_restarts=sum(informer.restarts for informer in informers),
-        queue=_combined([queue.stats() for queue in queues]),
-        lanes=lanes_of(queues, health.failing.__contains__),
-        unanswered=None if syncs is None else syncs.unanswered,
-        oldest_unanswered_s=max(ages_s, default=None),
-        oldest_failure_s=oldest_failure_s,
-        overdue=len(health.overdue),
-        unhealthy=health.unhealthy,
-        concerns=[text for each in informers for text in getattr(each.store, "concerns", ())],
-        missing_kinds=[informer.table.kind.name for informer in informers if informer.absent],
-        paused={
-            key: hidden(str(pause)) for key, pause in host.pausing.pauses().items() if has(key)
-        },
-        paused_controller=host.pausing.whole,
-        quarantined=dict(health.quarantined),
-    )
+    known: dict[tuple[str, str], Branch] = {}
+    for tree_ in trees:
+        for branch in tree_.branches:
+            name = (branch.kind, branch.key)
+            known[name] = max(known.get(name, branch), branch, key=_knowledge)
+    top = max(trees, key=_knowledge)
+    more = max(tree_.more for tree_ in trees)
+    return msgspec.structs.replace(top, branches=tuple(known.values()), more=more)
 
 
-def source_of(kind: Kind[Any]) -> str:
-    """Return what names an object before its key: its bucket, or its kind in a cluster."""
-    return kind.bucket if isinstance(kind, KvKind) else kind.name
-
-
-def _source(kind: Kind[Any]) -> PrimarySource:
-    if isinstance(kind, KvKind):
-        return PrimarySource(kind.bucket, kind.keys, kind.name)
-    return PrimarySource("", kind=kind.name)
-
-
-def _combined(queues: Sequence[QueueStats]) -> QueueStats:
-    """Return the statistics of several queues as if they were one."""
-    columns = zip(*map(msgspec.structs.astuple, queues), strict=True)
-    total = QueueStats(*(reduce(add, column) for column in columns))
-    return msgspec.structs.replace(total, longest_s=max(stats.longest_s for stats in queues))
+def _knowledge(branch: Branch) -> tuple[bool, bool, int]:
+    """Return how much is known of an object, to compare."""
+    known = branch.ready not in (UNKNOWN, MISSING)
+    return known, branch.revision is not None, len(branch.branches)
