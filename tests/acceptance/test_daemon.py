@@ -24,29 +24,6 @@ BUCKETS = ("greetings", "routes", "defaults")
 
 Daemon = Callable[..., Awaitable[Running]]
 
-SLOW = """
-import asyncio
-from natsctl import Controller, Object, kv, primary
-
-class Job(Object, frozen=True):
-    spec: dict[str, object] = {}
-
-class Jobs(Controller):
-    jobs = primary(kv(Job, bucket="jobs"))
-
-    async def sync_handler(self, key):
-        print("begun", flush=True)
-        await asyncio.sleep(3600)
-
-class Doomed(Controller):
-    jobs = primary(kv(Job, bucket="doomed"))
-
-    async def start(self):
-        raise ValueError("no luck today")
-
-    async def sync_handler(self, key):
-        pass
-"""
 
 COUNTED = """
 import logging
@@ -303,39 +280,6 @@ async def test_log_lines_can_be_json(daemon: Daemon) -> None:
     assert ("primaries listed, syncing", "greetings", 0) in {
         (record["message"], record.get("controller"), record.get("primaries")) for record in records
     }
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("jobs.Jobs", "write package.module:Name, for example jobs:Jobs"),
-        ("jbos:Jobs", "there is no module jbos: it is neither in the current directory"),
-        ("jobs:Jbos", "jobs has no 'Jbos': its controllers are Jobs, Doomed; did you mean Jobs?"),
-        ("jobs:Job", "jobs:Job is not a subclass of natsctl.Controller, and does not have use,"),
-    ],
-)
-async def test_a_controller_that_cannot_be_loaded_is_explained(
-    natsctl: Natsctl, folder: Path, path: str, expected: str
-) -> None:
-    (folder / "jobs.py").write_text(SLOW)
-    result = await natsctl("run", "--controller", path)
-    assert result.status == 2
-    assert expected in result.err
-    assert result.err.count("\n") == 1
-
-
-async def test_an_import_error_shows_only_the_traceback_of_the_module(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    (folder / "broken.py").write_text("import json\n\njson.loads('no json')\n")
-    result = await natsctl("run", "--controller", "broken:Any")
-    assert result.status == 2
-    first = result.err.splitlines()[0]
-    assert first.startswith(
-        "natsctl: error: broken cannot be imported: json.decoder.JSONDecodeError"
-    )
-    assert "json.loads('no json')" in result.err
-    assert "natsctl/daemon" not in result.err
 
 
 async def test_primaries_beyond_all_limits_converge_and_then_cause_no_write(

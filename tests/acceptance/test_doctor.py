@@ -12,11 +12,8 @@ from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
 from nats.js.errors import NotFoundError
 
-from natsctl import NatsOptions, connect
+from natsctl import connect
 from natsctl.core.coordination.lease import Record, Workload, record_key
-from natsctl.daemon.doctor import doctor
-from natsctl.daemon.doctor.finding import Result as Judged
-from natsctl.daemon.settings.settings import ControllerSettings
 from tests.support.cli.kube_namespace import unreachable
 from tests.support.cli.natsctl_command import ROOT, Natsctl, Result, Running
 from tests.support.clients.nats_admin import Admin
@@ -177,14 +174,6 @@ async def test_doctor_reports_a_server_without_jetstream(folder: Path, tmp_path:
     assert findings["jetstream"][2] == "start the server with -js, and enable it for the account"
 
 
-async def test_doctor_reports_an_account_without_jetstream(folder: Path, tmp_path: Path) -> None:
-    accounts = "accounts { A { users [{user: ann, password: pw}] } }"
-    async with NatsServer(tmp_path / "plain", config=accounts) as server:
-        words = ("--user", "ann", "--password", "pw", "-c", GREETINGS)
-        findings = await examined(Natsctl(folder, server.url), *words)
-    assert problems(findings) == ["jetstream"]
-
-
 async def test_doctor_reports_a_wrong_password_without_showing_it(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -205,17 +194,6 @@ async def test_doctor_reports_a_missing_credentials_file(natsctl: Natsctl) -> No
     result, finding, advice = findings["nats server"]
     assert (result, "missing.creds" in finding) == ("failed", True)
     assert advice == "correct the option or the file that it names"
-
-
-async def test_doctor_warns_about_a_slow_server(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor, "SLOW_S", 0.0)
-    options = NatsOptions(servers=(nats_server.url,))
-    examined = doctor.examine([], options, None, ControllerSettings())
-    findings = {entry.check: entry async for entry in examined}
-    assert findings["nats latency"].result is Judged.WARNING
-    assert "run controllers closer to the server" in findings["nats latency"].advice
 
 
 @pytest.mark.parametrize(
@@ -377,12 +355,6 @@ async def test_doctor_reports_a_missing_permission(
     assert result == "failed"
     assert stem in finding
     assert stem in advice
-
-
-async def test_a_user_who_may_not_read_limits_gets_a_warning(folder: Path, tmp_path: Path) -> None:
-    reduced = [subject for subject in ALLOWED if subject != f"{API}.INFO"]
-    findings = await examined_as(folder, tmp_path, reduced)
-    assert problems(findings) == ["jetstream limits"]
 
 
 async def test_doctor_reports_a_user_who_may_not_subscribe_to_its_inbox(
@@ -647,15 +619,6 @@ async def test_doctor_reports_a_stream_that_takes_the_event_subjects(
     findings = await examined(natsctl, "-c", GREETINGS)
     assert problems(findings) == ["event stream"]
     assert findings["event stream"][1] == "stream everything has the subjects natsctl.events.>"
-
-
-async def test_doctor_reports_an_event_stream_with_other_subjects(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
-    await jetstream.add_stream(name="natsctl_events", subjects=["other.>"])
-    findings = await examined(natsctl, "-c", GREETINGS)
-    assert problems(findings) == ["event stream"]
-    assert "nats stream rm natsctl_events" in findings["event stream"][2]
 
 
 async def test_doctor_reports_offline_replicas_and_buckets_with_one_replica(

@@ -49,66 +49,6 @@ def kept(result: Result) -> str:
     return Path(match[1]).read_text()
 
 
-def leftover_files(folder: Path) -> list[Path]:
-    """Return the temporary files of edits that still exist in the folder."""
-    return list(folder.glob("natsctl-*"))
-
-
-async def test_edit_stores_the_change_and_keeps_hidden_fields(
-    natsctl: Natsctl, editor: Editor, tmp_path: Path
-) -> None:
-    before = await stored(natsctl)
-    editor.set_steps(BYE)
-    assert (
-        await natsctl.done("edit", "greetings", "shop")
-        == "greetings/shop configured at revision 2\n"
-    )
-    (seen,) = editor.seen
-    assert seen.startswith("# greetings/shop at revision 1.\n")
-    assert yaml.safe_load(seen) == {
-        "metadata": {"labels": {"team": "a"}},
-        "spec": {"text": "hi", "replicas": 2},
-    }
-    after = await stored(natsctl)
-    assert after["spec"] == {"text": "bye", "replicas": 2}
-    assert after["metadata"] == {**before["metadata"], "generation": 2}
-    assert leftover_files(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "step",
-    [{}, {"write": ""}, {"write": "# nothing but a comment\n"}, {"replace": {"# Save": "# So"}}],
-    ids=["as it is", "empty", "comment", "comments"],
-)
-async def test_edit_without_a_change_stores_nothing(
-    natsctl: Natsctl, editor: Editor, tmp_path: Path, step: dict[str, Any]
-) -> None:
-    editor.set_steps(step)
-    ended = await natsctl("edit", "greetings", "shop")
-    assert (ended.status, ended.out, ended.err) == (0, "", "nothing was changed\n")
-    assert (await stored(natsctl))["revision"] == 1
-    assert leftover_files(tmp_path) == []
-
-
-async def test_edit_can_change_the_number_1_to_true(natsctl: Natsctl, editor: Editor) -> None:
-    await natsctl.done("put", "greetings", "shop", '{"spec": {"open": 1}}')
-    editor.set_steps({"replace": {"open: 1": "open: true"}})
-    await natsctl.done("edit", "greetings", "shop")
-    after = await stored(natsctl)
-    assert after["spec"]["open"] is True
-    assert after["metadata"]["generation"] == 3
-
-
-async def test_edit_deletes_fields_that_are_removed_from_the_text(
-    natsctl: Natsctl, editor: Editor
-) -> None:
-    editor.set_steps({"write": "spec:\n  text: hi\n"})
-    await natsctl.done("edit", "greetings", "shop")
-    after = await stored(natsctl)
-    assert after["spec"] == {"text": "hi"}
-    assert "labels" not in after["metadata"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
@@ -201,40 +141,6 @@ async def test_edit_does_not_recreate_a_key_that_was_deleted_concurrently(
     assert (await natsctl("get", "greetings", "shop")).status == 3
 
 
-async def test_edit_of_a_text_value_shows_and_stores_the_text(
-    natsctl: Natsctl, editor: Editor
-) -> None:
-    await natsctl.done("put", "greetings", "motd", "Closed on Sunday")
-    editor.set_steps({"replace": {"value: Closed on Sunday": "value: Open on Sunday"}})
-    await natsctl.done("edit", "greetings", "motd")
-    assert await natsctl.done("get", "greetings", "motd", "-o", "value") == "Open on Sunday"
-
-
-@pytest.mark.parametrize(
-    ("command", "expected", "status"),
-    [
-        ("no-such-editor --wait", "the editor 'no-such-editor' cannot be run", 2),
-        ("'", 'EDITOR is "\'", which is not a command', 2),
-        ("false", "the editor ended with status 1: nothing was stored", 1),
-    ],
-)
-async def test_a_failed_editor_stores_nothing(
-    natsctl: Natsctl,
-    folder: Path,
-    nats_server: NatsServer,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    command: str,
-    expected: str,
-    status: int,
-) -> None:
-    monkeypatch.setenv("EDITOR", command)
-    ended = await Natsctl(folder, nats_server.url)("edit", "greetings", "shop")
-    assert (ended.status, expected in ended.err) == (status, True), ended
-    assert "kept" not in ended.err
-    assert (await stored(natsctl))["revision"] == 1
-
-
 async def test_text_that_a_failed_editor_saved_is_kept_in_a_file(
     natsctl: Natsctl, editor: Editor
 ) -> None:
@@ -243,14 +149,3 @@ async def test_text_that_a_failed_editor_saved_is_kept_in_a_file(
     assert (ended.status, "status 3" in ended.err) == (1, True), ended
     assert "text: bye" in kept(ended)
     assert (await stored(natsctl))["revision"] == 1
-
-
-async def test_edit_of_a_missing_key_does_not_open_the_editor(
-    natsctl: Natsctl, editor: Editor
-) -> None:
-    editor.set_steps()
-    assert (await natsctl("edit", "greetings", "nothing")).status == 3
-    assert (await natsctl("edit", "nowhere", "shop")).status == 3
-    refused = await natsctl("edit", "greetings", "shop", "-c", "controllers.webapps:WebApps")
-    assert (refused.status, "has no kind in bucket greetings" in refused.err) == (2, True)
-    assert editor.seen == []

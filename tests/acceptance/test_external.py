@@ -11,12 +11,9 @@ from nats.js.api import KeyValueConfig
 from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
-from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
+from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
-
-PENDING = "natsctl.io/external-create-pending"
-INTENT = "2026-01-01T00:00:00Z revision 7"
 
 DISKS = """
 import pathlib
@@ -59,79 +56,10 @@ async def disks(jetstream: JetStreamContext) -> KeyValue:
     return await jetstream.create_key_value(KeyValueConfig(bucket="disks", history=5))
 
 
-async def put_interrupted(bucket: KeyValue, key: str, **more_annotations: str) -> None:
-    """Put an object whose creation was interrupted."""
-    annotations = {PENDING: INTENT, **more_annotations}
-    await bucket.put(
-        key, json.dumps({"spec": {}, "metadata": {"annotations": annotations}}).encode()
-    )
-
-
 async def annotations(bucket: KeyValue, key: str) -> dict[str, str]:
     document = json.loads((await bucket.get(key)).value or b"{}")
     stored: dict[str, str] = document["metadata"]["annotations"]
     return stored
-
-
-async def test_list_without_links_prints_a_note(natsctl: Natsctl, disks: KeyValue) -> None:
-    await disks.put("a", b'{"spec": {}}')
-    await disks.put("raw", b"\xff")
-    result = await natsctl("repair", "external", "list")
-    assert (result.status, result.out) == (0, "")
-    assert result.err == "there are no links to external resources\n"
-
-
-async def test_list_shows_the_links_of_all_buckets(
-    natsctl: Natsctl, disks: KeyValue, jetstream: JetStreamContext
-) -> None:
-    nets = await jetstream.create_key_value(KeyValueConfig(bucket="nets"))
-    await put_interrupted(disks, "a")
-    await put_interrupted(disks, "done", **{"natsctl.io/external-create-failed": INTENT})
-    await put_interrupted(nets, "b", **{"natsctl.io/external-name": "net-1"})
-    result = await natsctl("repair", "external", "list")
-    assert [[row[0], row[1], row[-1]] for row in result.rows] == [
-        ["disks", "a", "-"],
-        ["nets", "b", "net-1"],
-    ]
-    assert (
-        await natsctl.done("repair", "external", "list", "--bucket", "nets", "-o", "name")
-        == "nets/b\n"
-    )
-    links = (await natsctl("repair", "external", "list", "-o", "json")).json
-    assert links[0]["since"] == "2026-01-01T00:00:00+00:00"
-
-
-@pytest.mark.parametrize("outcome", ["created", "failed"])
-async def test_resolve_records_the_result_of_a_creation(
-    natsctl: Natsctl, disks: KeyValue, outcome: str
-) -> None:
-    await put_interrupted(disks, "a", mine="1")
-    words = ("--created", "--name", "disk-9") if outcome == "created" else ("--not-created",)
-    await natsctl.done("repair", "external", "resolve", "disks/a", *words)
-    recorded = await annotations(disks, "a")
-    result = "succeeded" if outcome == "created" else "failed"
-    assert recorded[f"natsctl.io/external-create-{result}"].endswith("Z revision 7")
-    assert recorded.get("natsctl.io/external-name") == ("disk-9" if outcome == "created" else None)
-    assert recorded["mine"] == "1"
-    assert (await natsctl("repair", "external", "list")).rows == []
-
-
-async def test_resolve_refuses_an_object_without_an_unknown_creation(
-    natsctl: Natsctl, disks: KeyValue
-) -> None:
-    await disks.put("a", b'{"spec": {}}')
-    result = await natsctl("repair", "external", "resolve", "disks/b", "--created")
-    assert (result.status, "disks has no b" in result.err) == (3, True)
-    result = await natsctl("repair", "external", "resolve", "disks", "a", "--created")
-    assert (result.status, "no creation with an unknown result" in result.err) == (2, True)
-
-
-async def test_the_old_form_with_a_bucket_still_resolves(natsctl: Natsctl, disks: KeyValue) -> None:
-    await put_interrupted(disks, "a")
-    alone = await natsctl("external", "resolve", "a", "--created")
-    assert (alone.status, "'a' alone names no object" in alone.err) == (2, True)
-    await natsctl.done("external", "resolve", "a", "--created", "--bucket", "disks")
-    assert PENDING in await annotations(disks, "a")
 
 
 async def test_a_daemon_continues_after_resolve(
@@ -184,50 +112,6 @@ async def test_put_keeps_the_link_and_creates_no_second_resource(
     await disks.put("a", b'{"spec": {"size": 3}}')
     await eventually(linked)
     assert (folder / "made").read_text() == "other disk-1"
-
-
-async def test_list_shows_the_links_of_an_object_with_several_reconcilers(
-    in_process: InProcess, disks: KeyValue, jetstream: JetStreamContext
-) -> None:
-    records = await jetstream.create_key_value(KeyValueConfig(bucket="natsctl"))
-    await records.put("links.acme_io.disks.a", b'{"externalName": "backup-1"}')
-    await records.put("links.natsctl_io.disks.a", b'{"externalName": "disk-1"}')
-    names = {"acme.io/external-name": "backup-1", "natsctl.io/external-name": "disk-1"}
-    interrupted = {"other.io/external-create-pending": INTENT}
-    await disks.put("a", json.dumps({"metadata": {"annotations": names | interrupted}}).encode())
-    links = (await in_process("repair", "external", "list", "-o", "json")).json
-    assert [(link["domain"], link["state"], link["externalName"]) for link in links] == [
-        ("acme.io", "linked", "backup-1"),
-        ("natsctl.io", "linked", "disk-1"),
-        ("other.io", "unknown", ""),
-    ]
-
-
-async def test_list_shows_lost_links_and_forget_removes_them(
-    in_process: InProcess, disks: KeyValue, jetstream: JetStreamContext
-) -> None:
-    records = await jetstream.create_key_value(KeyValueConfig(bucket="natsctl"))
-    for key in ("a", "gone", "other"):
-        record = {"externalName": f"disk-{key}", "succeeded": INTENT}
-        await records.put(f"links.natsctl_io.disks.{key}", json.dumps(record).encode())
-    await records.put("links.natsctl_io.nowhere.b", b'{"externalName": "disk-b"}')
-    await disks.put("a", b'{"spec": {}}')
-    lost_link = {"natsctl.io/external-name": "another"}
-    await disks.put("other", json.dumps({"metadata": {"annotations": lost_link}}).encode())
-    result = await in_process("repair", "external", "list")
-    assert [[row[0], row[1], row[3], row[-1]] for row in result.rows] == [
-        ["disks", "a", "linked", "disk-a"],
-        ["disks", "gone", "lost", "disk-gone"],
-        ["disks", "other", "lost", "disk-other"],
-        ["nowhere", "b", "lost", "disk-b"],
-    ]
-    for name in ("disks/gone", "disks/other", "nowhere/b"):
-        await in_process.done("repair", "external", "forget", name)
-    assert [row[1] for row in (await in_process("repair", "external", "list")).rows] == ["a"]
-    recorded = await annotations(disks, "other")
-    assert [name.rpartition("/")[2] for name in recorded] == ["external-create-failed"]
-    result = await in_process("repair", "external", "forget", "disks/gone")
-    assert (result.status, "disks/gone has no link to an external" in result.err) == (3, True)
 
 
 STREAMS = """
@@ -318,10 +202,3 @@ async def test_a_strangers_stream_stays_until_somebody_adopts_it(
 async def has(natsctl: Natsctl, reason: str) -> bool:
     """Return whether the object of the stream has a condition with this reason."""
     return reason in await natsctl.done("get", "streams", "EVENTS_legacy", "-o", "json")
-
-
-async def test_adopt_refuses_a_key_that_is_no_object(natsctl: Natsctl, disks: KeyValue) -> None:
-    await disks.put("raw", b"\xff")
-    assert (await natsctl("repair", "external", "adopt", "disks/raw")).status != 0
-    result = await natsctl("repair", "external", "adopt", "disks", "a")
-    assert (result.status, "disks has no a" in result.err) == (3, True)

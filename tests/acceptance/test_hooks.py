@@ -153,21 +153,6 @@ async def test_a_hook_makes_objects_of_a_cluster(
             await eventually(lambda: has(""))
 
 
-async def test_wrong_options_of_a_hook_say_what_to_write(natsctl: Natsctl) -> None:
-    async def refused(*words: str) -> str:
-        result = await natsctl(*words)
-        assert result.status == 2, result
-        return result.err
-
-    assert "needs one bucket of primaries: --primary BUCKET" in await refused("run", "--hook", "a")
-    assert "add --hook SUBJECT" in await refused("run", "--primary", "shops")
-    assert "give --controller M:C, or --hook SUBJECT" in await refused("run")
-    assert "'a b' isn't a subject to ask" in await refused(
-        "run", "--hook", "a b", "--primary", "shops"
-    )
-    assert "write kube:v1/ConfigMap" in await refused("run", *HOOK, "--secondary", "kube:Pod")
-
-
 async def test_objects_of_a_hook_are_checked_by_the_schema_of_a_file(
     natsctl: Natsctl, folder: Path
 ) -> None:
@@ -187,29 +172,3 @@ async def test_objects_of_a_hook_are_checked_by_the_schema_of_a_file(
         await natsctl.done("put", "shops/a", "spec: {copies: 2}")
     missing = await natsctl("run", *HOOK, "--schema", "shops=gone.json")
     assert "--schema shops=gone.json: cannot read the file" in missing.err
-
-
-async def test_new_writes_a_hook_with_the_names_of_its_objects(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    assert "wrote hook.js\n" in await natsctl.done("new", "tenant", "--hook", "javascript")
-    written = (folder / "hook.js").read_text()
-    assert 'nc.subscribe("tenants.sync"' in written
-    assert "shop" not in written + (folder / "package.json").read_text()
-
-
-async def test_new_writes_a_hook_from_an_example_that_pip_has_compiled(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    (EXAMPLES / "python" / "__pycache__").mkdir(exist_ok=True)
-    assert "wrote hook.py\n" in await natsctl.done("new", "tenant", "--hook", "python")
-    assert "tenants.sync" in (folder / "hook.py").read_text()
-
-
-async def test_the_schemas_of_requests_and_answers_are_printed(natsctl: Natsctl) -> None:
-    schema = (await natsctl("hook-schema", "answer")).json
-    assert set(schema["$defs"]["HookAnswer"]["properties"]) == {
-        *("children", "status", "requeueAfter", "reads", "error", "permanent", "version")
-    }
-    both = (await natsctl("hook-schema")).json
-    assert set(both) == {"request", "answer"}

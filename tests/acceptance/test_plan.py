@@ -4,7 +4,6 @@ import json
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,41 +107,6 @@ async def test_a_plan_stores_nothing_in_nats(natsctl: Natsctl, nats_server: Nats
     assert await nats_contents(nats_server.url) == before
 
 
-async def test_a_key_that_fails_sets_the_exit_status(natsctl: Natsctl) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: 1}", "--create-bucket")
-    result = await natsctl("plan", "-c", GREETINGS, "--exit-code")
-    assert result.status == 11
-    assert "  ! not a valid Greeting: Expected `str`, got `int`" in result.out
-    assert (await natsctl("plan", "-c", GREETINGS)).status == 1
-
-
-async def test_keys_that_change_alike_are_one_group(natsctl: Natsctl, daemon: Daemon) -> None:
-    keys = [f"shop-{number}" for number in range(1, 6)]
-    await natsctl.done("put", "greetings/odd", "spec: {text: ho}", "--create-bucket")
-    assert (await natsctl("plan", "-c", GREETINGS)).out.startswith("odd\n  + Route.routes/odd\n")
-    for key in keys:
-        await natsctl.done("put", "greetings", key, "spec: {text: hi}")
-    created = await natsctl.done("plan", "-c", GREETINGS)
-    assert created.startswith(
-        "6 keys: odd, shop-1, shop-2, …\n"
-        "  + 6 × Route.routes\n"  # noqa: RUF001 - "times"
-        "  ~ 6 × Greeting.greetings (status): status.observedGeneration, status.ready change\n"  # noqa: RUF001
-        "Plan: 6 to create, 6 to change"
-    )
-    await daemon(GREETINGS)
-    await eventually(lambda: _has(natsctl, "routes", "shop-5"))
-    await _pause(natsctl, "greetings")
-    for key in keys:
-        await natsctl.done("put", "greetings", key, "spec: {text: ho}")
-    changed = await natsctl.done("plan", "-c", GREETINGS)
-    assert "  ~ 5 × Route.routes: spec.payload changes\n" in changed  # noqa: RUF001
-    each = await natsctl.done("plan", "-c", GREETINGS, "--all")
-    assert each.count('      spec.payload: "hi!" -> "ho!"\n') == 5
-    assert each.splitlines()[-1] == changed.splitlines()[-1]
-    planned = (await natsctl("plan", "-c", GREETINGS, "-o", "json")).json
-    assert sorted(planned["keys"]) == keys
-
-
 async def test_keys_that_newly_fail_differ_from_keys_that_failed_before(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
@@ -192,25 +156,6 @@ async def eventually_text(read: Callable[[], Awaitable[str]]) -> str:
 
     await eventually(has_text)
     return texts[-1]
-
-
-async def test_a_missing_bucket_and_a_missing_key_are_named(natsctl: Natsctl) -> None:
-    summary = "Plan: 0 to create, 0 to change, 0 to delete, 0 failed, 0 unchanged\n"
-    bucket = "bucket greetings does not exist: the plan takes it as empty\n"
-    assert await natsctl("plan", "-c", GREETINGS) == (0, summary, bucket)
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    assert await natsctl("plan", "-c", GREETINGS, "greetings", "shpo") == (
-        0,
-        summary,
-        "shpo does not exist\n",
-    )
-
-
-async def test_the_diff_is_unified_yaml(natsctl: Natsctl) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    result = await natsctl("plan", "-c", GREETINGS, "greetings/shop", "-o", "diff")
-    assert "--- a/Route.routes/shop\n+++ b/Route.routes/shop\n" in result.out
-    assert "+  payload: hi!\n" in result.out
 
 
 async def test_a_plan_for_a_cluster_shows_defaults_and_stores_nothing(
@@ -323,87 +268,3 @@ async def _planned(natsctl: Natsctl, planned: list[str], key: str = "shop") -> b
         if answer["planned"] is not None:
             assert [action["action"] for action in answer["planned"]["actions"]] == planned
     return True
-
-
-async def test_a_dry_run_of_put_shows_the_change_and_the_plan_that_follows(
-    natsctl: Natsctl, nats_server: NatsServer
-) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    before = await nats_contents(nats_server.url)
-    words = ("put", "greetings", "shop", "spec: {text: ho}", "--dry-run", "-c", GREETINGS)
-    shown = await natsctl.done(*words)
-    assert shown.startswith(
-        'greetings/shop configured (dry run)\n  spec.text: "hi" -> "ho"\nshop\n'
-    )
-    assert '      spec.payload: "ho!"\n' in shown
-    assert await nats_contents(nats_server.url) == before
-
-
-async def test_a_dry_run_of_apply_stores_no_document(
-    natsctl: Natsctl, nats_server: NatsServer
-) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    before = await nats_contents(nats_server.url)
-    manifest = "{bucket: greetings, key: market, spec: {text: ho}}"
-    shown = await natsctl.done("apply", "-f", "-", "--dry-run", stdin=manifest)
-    assert shown == 'greetings/market created (dry run)\n  spec.text: "ho"\n'
-    assert await nats_contents(nats_server.url) == before
-
-
-async def test_a_dry_run_of_delete_shows_the_secondaries_that_would_go(
-    natsctl: Natsctl, daemon: Daemon
-) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    await daemon(GREETINGS)
-    await eventually(lambda: _has(natsctl, "routes", "shop"))
-    shown = await natsctl.done("delete", "greetings", "shop", "--dry-run", "-c", GREETINGS)
-    assert shown == (
-        "greetings/shop deleted (dry run)\n"
-        "shop\n"
-        "  - Route.routes/shop: owner shop would be deleted\n"
-        "Plan: 0 to create, 0 to change, 1 to delete, 0 failed, 0 unchanged\n"
-    )
-    assert await _has(natsctl, "greetings", "shop")
-
-
-async def test_a_dry_run_of_edit_shows_the_change(
-    folder: Path, natsctl: Natsctl, nats_server: NatsServer
-) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    editing = Natsctl(folder, nats_server.url, environ={"EDITOR": "sed -i s/hi/ho/"})
-    shown = await editing.done("edit", "greetings", "shop", "--dry-run")
-    assert shown == 'greetings/shop configured (dry run)\n  spec.text: "hi" -> "ho"\n'
-    assert (await natsctl("get", "greetings", "shop", "-o", "json")).json["spec"] == {"text": "hi"}
-
-
-async def test_a_controller_without_a_dry_run_is_refused(natsctl: Natsctl) -> None:
-    result = await natsctl("put", "greetings", "shop", "{}", "-c", GREETINGS)
-    assert (result.status, "needs --dry-run" in result.err) == (2, True)
-
-
-async def test_a_dry_run_in_json_has_the_actions_and_the_plan_that_follows(
-    folder: Path, natsctl: Natsctl, nats_server: NatsServer
-) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    dry = ("--dry-run", "-o", "json")
-    diff = [{"path": "spec.text", "before": "hi", "after": "ho"}]
-    words = ("put", "greetings", "shop", "spec: {text: ho}", *dry, "-c", GREETINGS)
-    put = (await natsctl(*words)).json
-    assert _changes(put) == [("update", "bytes.greetings", diff)]
-    assert put["plan"]["summary"]["create"] == 1
-    manifest = "{bucket: greetings, key: shop, spec: {text: ho}}"
-    applied = await natsctl("apply", "-f", "-", *dry, stdin=manifest)
-    editing = Natsctl(folder, nats_server.url, environ={"EDITOR": "sed -i s/hi/ho/"})
-    edited = await editing("edit", "greetings", "shop", *dry)
-    assert _changes(applied.json) == _changes(edited.json) == [("update", "bytes.greetings", diff)]
-    deleted = await natsctl("delete", "greetings", "shop", *dry)
-    assert _changes(deleted.json) == [("delete", "Object.greetings", [])]
-
-
-def _changes(answer: dict[str, Any]) -> list[tuple[str, str, list[dict[str, str]]]]:
-    return [(action["action"], action["kind"], action["diff"]) for action in answer["actions"]]
-
-
-async def test_a_format_of_the_change_without_a_dry_run_is_refused(natsctl: Natsctl) -> None:
-    result = await natsctl("put", "greetings", "shop", "{}", "-o", "json")
-    assert (result.status, "needs --dry-run" in result.err) == (2, True)

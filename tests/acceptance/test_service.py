@@ -31,28 +31,6 @@ class Jobs(Controller):
         raise ValueError("no luck today")
 """
 
-WATCHING = """
-from natsctl import Object, kv
-from natsctl.watchers import InformerController, SimpleWatcher
-
-class Site(Object, frozen=True):
-    spec: dict[str, str] = {}
-
-class Sites(InformerController):
-    name = "sites"
-
-    def __init__(self):
-        super().__init__()
-        self.add_informer(SITES)
-        self.add_watcher(SimpleWatcher(add_func=self.added), SITES)
-
-    async def added(self, new):
-        print("added", new.key, flush=True)
-        if new.key == "bad":
-            raise ValueError("no luck today")
-
-SITES = kv(Site, bucket="sites")
-"""
 
 Daemon = Callable[..., Awaitable[Running]]
 
@@ -61,160 +39,6 @@ async def synced(natsctl: Natsctl, bucket: str, key: str) -> bool:
     """Return whether the daemon knows the result of a sync of this object."""
     result = await natsctl("describe", bucket, key, "-o", "json")
     return result.status == 0 and bool(result.json[0]["syncs"])
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status"],
-        ["describe", "greetings/shop"],
-        ["resync"],
-        ["gc", "plan"],
-        ["gc", "apply", "--yes"],
-    ],
-)
-async def test_commands_report_that_no_daemon_answers(natsctl: Natsctl, words: list[str]) -> None:
-    result = await natsctl(*words)
-    advice = ", or do it here with --local" if words[0] in {"resync", "gc"} else ""
-    expected = f"natsctl: error: no daemon answers: start one with `natsctl run`{advice}\n"
-    assert (result.status, result.out, result.err) == (1, "", expected)
-
-
-async def test_status_explain_and_tree_show_controllers_and_their_keys(
-    natsctl: Natsctl, daemon: Daemon
-) -> None:
-    await daemon(GREETINGS)
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
-    await natsctl.done("put", "greetings", "odd", "spec: {text: 5}", "--validate=ignore")
-
-    async def is_reported() -> bool:
-        status = await natsctl("status")
-        assert [row[0] for row in status.rows] == ["greetings"]
-        assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", *"000000", "-"]
-        assert "greetings: odd is skipped: not a valid Greeting: Expected `str`" in status.out
-        wide = await natsctl.done("status", "-o", "wide")
-        assert re.search(r"^installation [0-9a-f]{16}$", wide, re.MULTILINE)
-        return True
-
-    async def is_explained() -> bool:
-        explained = await natsctl.done("describe", "greetings/shop")
-        assert explained.startswith("shop of greetings, in ")
-        assert "owns        Route.routes/shop\n" in explained
-        assert "1 created   ok\n" in explained
-        assert '"shop" synced successfully (created)' in explained
-        return True
-
-    await eventually(is_reported)
-    await eventually(is_explained)
-    assert "not a valid Greeting" in await natsctl.done(
-        "describe", "greetings", "odd", "-c", GREETINGS
-    )
-
-    async def is_drawn() -> bool:
-        drawn = (await natsctl.done("describe", "greetings/shop")).partition("objects:\n")[2]
-        assert [row.split()[:2] for row in drawn.splitlines()[1:]] == [
-            ["Greeting.greetings/shop", "True"],
-            ["└─Route.routes/shop", "-"],
-        ]
-        return True
-
-    await eventually(is_drawn)
-    assert await natsctl.done("describe", "Greeting/shop", "-o", "name") == (
-        "Greeting/shop\nRoute.routes/shop\n"
-    )
-    for words in (
-        ["describe", "greetings/nobody"],
-        ["status", "-c", "gretings"],
-    ):
-        assert (await natsctl(*words)).status == 3
-    assert "did you mean greetings?" in (await natsctl("status", "-c", "gretings")).err
-
-
-async def test_explain_shows_the_error_and_the_next_retry_of_a_failing_key(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    (folder / "jobs.py").write_text(FAILING)
-    await daemon("jobs:Jobs")
-    await natsctl.done("put", "jobs", "a", "spec: {}")
-
-    async def has_failed_often() -> bool:
-        reported = (await natsctl("status", "-o", "json")).json[0]
-        return bool(reported["failures"] >= 8 and reported["queue"]["waiting"])
-
-    await eventually(has_failed_often)
-    reported = (await natsctl("describe", "jobs/a", "-o", "json")).json[0]
-    assert reported["failures"] >= 8
-    assert reported["syncs"][-1]["error"] == "ValueError: no luck today"
-    assert "failures in a row" in await natsctl.done("describe", "jobs/a")
-    status = await natsctl("status")
-    assert "jobs: a fails: ValueError: no luck today" in status.out
-
-
-async def test_a_wide_status_lists_the_keys_in_the_queue_and_counts_the_last_syncs(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    (folder / "jobs.py").write_text(FAILING)
-    await daemon("jobs:Jobs")
-    await natsctl.done("put", "jobs", "a", "spec: {}")
-
-    async def lists_the_retry() -> bool:
-        return bool(re.search(r"^jobs .* a +due in \d+s +retry$", await wide(), re.MULTILINE))
-
-    async def wide() -> str:
-        return await natsctl.done("status", "-o", "wide")
-
-    await eventually(lists_the_retry)
-    controller = dict(zip(*(line.split() for line in (await wide()).splitlines()[:2]), strict=True))
-    assert int(controller["FAILED"]) == int(controller["SYNCS"]) > 0
-    assert controller["OLDEST"].endswith("s")
-
-
-async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> None:
-    async def has_operations(*operations: str) -> bool:
-        reported = (await natsctl("describe", "greetings/shop", "-o", "json")).json[0]
-        assert [entry["operation"] for entry in reported["syncs"]] == list(operations)
-        return True
-
-    await daemon(GREETINGS)
-    for key in ("shop", "market"):
-        await natsctl.done("put", "greetings", key, "spec: {text: hi}")
-        await eventually(lambda key=key: synced(natsctl, "greetings", key))  # type: ignore[misc]
-    assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
-    await eventually(lambda: has_operations("put", "resync"))
-    result = await natsctl("resync", "greetings", "shop", "nobody")
-    assert result.out.startswith("1 key of greetings queued in ")
-    expected = (3, "natsctl: error: greetings/nobody does not exist\n")
-    assert (result.status, result.err) == expected
-    result = await natsctl("resync", "greetings/nobody")
-    assert (result.status, result.err, result.out) == (*expected, "")
-
-    await eventually(lambda: has_operations("put", "resync", "manual"))
-
-
-async def test_the_daemon_plans_and_removes_garbage(
-    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext, folder: Path
-) -> None:
-    await daemon(GREETINGS)
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
-    await eventually(lambda: synced(natsctl, "greetings", "shop"))
-    routes = await jetstream.key_value("routes")
-    labels = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "nobody"}
-    spec = {"subject": "hello.nobody", "payload": "?"}
-    await routes.put("stray", json.dumps({"metadata": {"labels": labels}, "spec": spec}).encode())
-
-    async def planned() -> bool:
-        reported = await natsctl("gc", "plan", "-o", "json")
-        (folder / "plan.json").write_text(reported.out)
-        return [entry["key"] for entry in reported.json["orphans"]] == ["stray"]
-
-    await eventually(planned)
-    assert (await natsctl("gc", "apply")).status == 2
-    done = await natsctl.done("gc", "apply", "--plan", "plan.json", "--yes")
-    assert done == "Route.routes/stray deleted\n"
-    assert await keys(routes) == ["shop"]
-    second_apply = await natsctl("gc", "apply", "--plan", "plan.json", "--yes")
-    assert (second_apply.status, second_apply.out) == (4, "")
-    assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
 
 async def test_garbage_is_held_until_gc_accept(
@@ -244,27 +68,6 @@ async def test_garbage_is_held_until_gc_accept(
     await natsctl.done("gc", "apply", "--yes")
     assert await keys(routes) == ["blog", "forum"]
     assert "nothing is held" in (await natsctl("repair", "gc", "--yes")).err
-
-
-async def test_a_key_that_no_controller_has_is_not_found(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    (folder / "jobs.py").write_text(FAILING)
-    await daemon(GREETINGS, "jobs:Jobs")
-    assert await natsctl.done("status", "-o", "name") == "greetings\njobs\n"
-    unnamed = await natsctl("describe", "shops/shop")
-    assert (unnamed.status, unnamed.err) == (
-        3,
-        (
-            "natsctl: error: no controller has shops/shop: "
-            "there are greetings (of greetings), jobs (of jobs)\n"
-        ),
-    )
-    assert (await natsctl("describe", "greetings/shop", "-c", "jobs")).status == 3
-    unknown = await natsctl("describe", "jobs/shop")
-    assert unknown.err == "natsctl: error: jobs has no jobs/shop, and no sync or event of it\n"
-    mistyped = await natsctl("describe", "jobs/shop", "-c", "job")
-    assert "no daemon runs controller job; did you mean" in mistyped.err
 
 
 async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync(
@@ -354,16 +157,6 @@ async def test_two_daemons_without_leader_election_cause_warnings(
     await eventually(status_is_quiet)
 
 
-async def test_two_applications_with_one_name_warn_of_each_other(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    first = await daemon(GREETINGS)
-    (folder / "other.py").write_text(OTHER)
-    async with natsctl.running("run", "-c", "other:Greetings") as second:
-        await first.logged("controllers have the same name")
-        await second.logged("controllers have the same name")
-
-
 async def test_status_and_doctor_report_another_application_with_the_same_name(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
@@ -383,40 +176,6 @@ async def test_status_and_doctor_report_another_application_with_the_same_name(
         assert "lease greetings" in [
             finding["check"] for finding in doctor.json if finding["result"] == "failed"
         ]
-
-
-async def test_watchers_are_explained_and_called_again_by_resync(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    (folder / "watching.py").write_text(WATCHING)
-    async with natsctl.running("run", "-c", "watching:Sites") as running:
-        await running.logged("primaries listed, syncing")
-        for key in ("good", "bad"):
-            await natsctl.done("put", "sites", key, "spec: {}")
-            await running.logged(f"added {key}")
-        explained = await natsctl.done("describe", "sites/bad")
-        assert "ValueError: no luck today" in explained
-        assert "retried in" in explained
-        assert (await natsctl.done("describe", "sites/good")).count("create") == 1
-        status = await natsctl("status")
-        assert status.rows[0][2:7] == ["syncing", "alone", "2", "2", "0"]
-        assert "sites: bad fails: ValueError: no luck today" in status.out
-        assert (await natsctl.done("describe", "sites", "good")).startswith("good of sites, in ")
-        assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")
-        await running.logged("added good", times=2)
-        await running.logged("added bad", times=2)
-        planned = await natsctl("gc", "plan")
-        assert (planned.status, planned.err) == (
-            0,
-            "no running controller makes secondaries: there is no garbage\n",
-        )
-        assert (await natsctl("gc", "plan", "-o", "json")).json["orphans"] == []
-        named = await natsctl("gc", "plan", "-c", "sites")
-        assert (named.status, named.err) == (
-            2,
-            "natsctl: error: controller sites makes no secondaries: it has no garbage\n",
-        )
-        assert await running.ends(signal.SIGTERM) == 0
 
 
 async def test_daemons_that_shard_keys_answer_for_their_own_keys(
@@ -539,96 +298,6 @@ async def test_an_illegal_key_is_skipped_and_breaks_no_command(
     assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "greetings/shop\n"
     refused = await natsctl("get", "greetings", r"a\x0bb")
     assert (refused.status, "a key has only letters, digits" in refused.err) == (2, True)
-
-
-SHOPS = """
-from natsctl import Controller, Object, kv, primary, secondary
-
-class Thing(Object, frozen=True):
-    spec: dict[str, str] = {}
-
-class Shops(Controller):
-    things = primary(kv(Thing, bucket="shops"))
-    signs = secondary(kv(Thing, bucket="signs"))
-
-    async def sync_handler(self, key):
-        if self.things.get(key) is not None:
-            await self.signs.apply(f"{key}-sign", Thing())
-
-class Roads(Controller):
-    things = primary(kv(Thing, bucket="roads"))
-    posts = secondary(kv(Thing, bucket="posts"))
-
-    async def sync_handler(self, key):
-        if self.things.get(key) is not None:
-            await self.posts.apply(f"{key}-post", Thing())
-
-class Readers(Controller):
-    things = primary(kv(Thing, bucket="readers"))
-
-    async def sync_handler(self, key):
-        return None
-"""
-LOST = {"natsctl.io/owner-kind": "Thing.roads", "natsctl.io/owner-key": "lost"}
-
-
-async def test_commands_find_the_controller_that_has_the_key(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    (folder / "town.py").write_text(SHOPS)
-    await daemon("town:Shops", "town:Roads")
-    for name in ("shops/corner", "roads/main", "shops/twin", "roads/twin"):
-        await natsctl.done("put", *name.split("/"), "spec: {}")
-    for controller, key in (
-        *(("shops", "corner"), ("roads", "main")),
-        *(("shops", "twin"), ("roads", "twin")),
-    ):
-        await eventually(lambda name=controller, key=key: synced(natsctl, name, key))  # type: ignore[misc]
-    assert "corner of shops" in await natsctl.done("describe", "shops/corner")
-
-    async def is_drawn() -> bool:
-        return "Thing.posts/main-post" in await natsctl.done("describe", "Thing.roads/main")
-
-    await eventually(is_drawn)
-    queued = await natsctl.done("resync", "shops/corner", "roads/main", "roads/twin")
-    assert "1 key of shops queued" in queued
-    assert "2 keys of roads queued" in queued
-    assert "twin of roads" in await natsctl.done("describe", "roads", "twin")
-    for command in ("describe", "resync"):
-        elsewhere = await natsctl(command, "signs/twin")
-        assert (elsewhere.status, elsewhere.err) == (
-            3,
-            (
-                "natsctl: error: no controller has signs/twin: "
-                "there are roads (of roads), shops (of shops)\n"
-            ),
-        )
-        other_controller = await natsctl(command, "shops/twin", "-c", "roads")
-        assert other_controller.status == 3
-        assert (await natsctl(command, "shops/nobody")).status == 3
-    partly_queued = await natsctl("resync", "shops", "corner", "nobody")
-    assert (partly_queued.status, "1 key of shops queued" in partly_queued.out) == (3, True)
-
-
-async def test_gc_plan_finds_the_controller_that_has_garbage(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    (folder / "town.py").write_text(SHOPS)
-    running = await daemon("town:Roads", "town:Readers")
-    plan_output = await natsctl("gc", "plan")
-    assert (plan_output.status, plan_output.err) == (0, "there are no orphans\n")
-    assert await running.ends(signal.SIGTERM) == 0
-    await daemon("town:Shops", "town:Roads")
-    clean = await natsctl("gc", "plan")
-    assert (clean.status, clean.err) == (0, "there are no orphans\n")
-    await natsctl.done(
-        "put", "posts", "lost-post", "--raw", json.dumps({"metadata": {"labels": LOST}})
-    )
-
-    async def planned() -> bool:
-        return "lost-post" in (await natsctl("gc", "plan")).out
-
-    await eventually(planned)
 
 
 async def test_a_controller_whose_daemon_died_is_down_with_its_failing_keys(

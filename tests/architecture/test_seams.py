@@ -18,7 +18,7 @@ SEAMS = {
     *("natsctl.core.coordination.lease", "natsctl.core.coordination.shares"),
     *("natsctl.jetstream.watch", "natsctl.jetstream.reader", "natsctl.kubernetes.apply"),
 }
-INNER_MAX = 115
+INNER_MAX = 106
 
 
 def test_few_files_import_inner_modules() -> None:

@@ -4,25 +4,19 @@ import json
 
 import pytest
 from aiohttp import web
+from nats.js import JetStreamContext
 
 from controllers.webapps import WebApps
-from natsctl import KubeOptions, NatsOptions, kube, tertiary
+from natsctl import GarbageLimits, KubeOptions, NatsOptions, kube, tertiary
 from natsctl.daemon.doctor.buckets import check_garbage
 from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.kinds import used_by
 from natsctl.daemon.rbac import needs
-from tests.integration.test_runtime import (
-    FastGarbage,
-    app,
-    becomes,
-    has_gc_record,
-    plain,
-    put,
-    running,
-)
+from tests.integration.test_runtime import app, becomes, get, plain, put, running
 from tests.support.clients.bucket_keys import keys
 from tests.support.clients.nats import connect
+from tests.support.controllers.app_controller import Apps
 from tests.support.eventually import eventually
 from tests.support.servers.kube_http import answering, hang, in_turn
 from tests.support.servers.nats_server import NatsServer
@@ -94,6 +88,10 @@ async def test_doctor_ignores_an_invalid_date_header(date: str) -> None:
 # ---- the record of garbage collection in a real bucket, and its checks in doctor
 
 
+class FastGarbage(Apps):
+    garbage = GarbageLimits(interval_s=0.1, grace_s=0.5)
+
+
 async def test_garbage_without_a_record_of_the_bucket_is_held_until_it_is_accepted(
     nats_server: NatsServer,
 ) -> None:
@@ -104,7 +102,7 @@ async def test_garbage_without_a_record_of_the_bucket_is_held_until_it_is_accept
                 await put(apps, key, app())
             part_keys = ["bar.main", "baz.main", "shop.main"]
             await becomes(parts, *part_keys)
-            await eventually(lambda: has_gc_record(js))
+            await eventually(lambda: owners_are_recorded(js))
         await js.delete_key_value("natsctl")
         await js.purge_stream("KV_apps", subject="$KV.apps.shop")
 
@@ -125,3 +123,9 @@ async def findings(server: NatsServer) -> list[str]:
         warnings = [check async for check in check_garbage(connection, used_by([FastGarbage()]))]
     assert all(check.result is Result.WARNING for check in warnings)
     return [check.found for check in warnings]
+
+
+async def owners_are_recorded(js: JetStreamContext) -> bool:
+    """Return whether a GC cycle has recorded owners."""
+    record = await get(await js.key_value("natsctl"), "gc.fastgarbage")
+    return record is not None and record["populated"] is True

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import natsctl
-from natsctl import Controller, ControllerRuntime, Object, Selector, kv, primary
+from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier, kv_kind
 from natsctl.errors import (
     NotFoundError,
@@ -151,72 +151,6 @@ async def test_a_bucket_with_any_options_is_watched(nats_server: NatsServer) -> 
             await bed.watcher.add_watcher(watcher_named("a"), missing)
         assert bed.watcher.get_watch_count() == 1
         await bed.watcher.remove_watcher(watcher_named("a"))
-
-
-async def test_a_thousand_watchers_over_two_hundred_objects(nats_server: NatsServer) -> None:
-    watchers = [watcher_named(f"w{number}") for number in range(1000)]
-    shared = [limit(f"s{number}") for number in range(200)]
-    async with watching(nats_server) as bed:
-        watcher = bed.watcher
-        await asyncio.gather(
-            *(
-                watcher.add_watcher(watcher_id, shared[n % 200])
-                for n, watcher_id in enumerate(watchers)
-            )
-        )
-        await bed.counted(200)
-        for number in (3, 77, 199):
-            await bed.put(f"s{number}")
-            await bed.called(*(f"w{n}" for n in range(number, 1000, 200)))
-
-        await asyncio.gather(
-            *(
-                watcher.add_or_update_watcher(watcher_id, shared[n % 100], shared[199])
-                for n, watcher_id in enumerate(watchers)
-            )
-        )
-        await bed.counted(101)
-        await bed.put("s199")
-        await bed.called(*(watcher_id.name for watcher_id in watchers))
-        await bed.put("s150")
-        await bed.put("s50")
-        await bed.called(*(f"w{n}" for n in range(50, 1000, 100)))
-
-        nats_server.kill()
-        await nats_server.start()
-        await bed.reconnected()
-        await bed.counted(101)
-        await bed.put("s50")
-        await bed.called(*(f"w{n}" for n in range(50, 1000, 100)))
-        await asyncio.gather(*(watcher.remove_watcher(watcher_id) for watcher_id in watchers[:999]))
-        await bed.counted(2)
-
-
-async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
-    nats_server: NatsServer,
-) -> None:
-    async with watching(nats_server) as bed:
-        for number in range(40):
-            await bed.put(f"s{number}", number, g=str(number % 2))
-
-        async def read(name: str, numbers: range) -> list[int]:
-            watcher_id = watcher_named(name)
-            async with bed.watcher.query_batch(watcher_id):
-                documents = await asyncio.gather(
-                    *(bed.watcher.get(watcher_id, LIMITS, "", f"s{number}") for number in numbers)
-                )
-                odd = await bed.watcher.list(watcher_id, LIMITS, "", Selector.parse("g=1"))
-            assert len(odd) == 20
-            return [document["spec"]["most"] for document in documents if document is not None]  # type: ignore[index]
-
-        assert await read("a", range(30)) == [*range(30)]
-        assert await read("b", range(20, 40)) == [*range(20, 40)]
-        await bed.counted(41)
-        assert await read("a", range(5)) == [*range(5)]
-        await bed.counted(26)
-        await bed.put("s10", 10, g="0")
-        await bed.put("s2", 2, g="0")
-        await bed.called("a")
 
 
 async def test_a_restart_of_the_server_loses_no_change(nats_server: NatsServer) -> None:

@@ -9,19 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-import natsctl
 from natsctl import (
-    Controller,
-    ControllerRuntime,
-    Object,
     kube,
-    kv,
-    primary,
 )
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, GroupVersionKind, ObjectIdentifier
 from natsctl.errors import (
     InvalidInputError,
-    InvalidKeyError,
     NotFoundError,
     NoVersionedResourceError,
     PermissionDeniedError,
@@ -30,7 +23,6 @@ from natsctl.errors import (
 from natsctl.model.store import Store
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
-from tests.support.servers.nats_server import NatsServer
 from tests.support.stores.custom_resources import cluster, define
 
 CONFIG = GroupVersionKind("", "v1", "ConfigMap")
@@ -148,17 +140,6 @@ async def test_a_watcher_is_called_for_its_objects_and_selections(
         assert config_map["data"] == {"text": "3"}
         assert (config_map["kind"], config_map["metadata"]["name"]) == ("ConfigMap", "one")  # type: ignore[index]
         assert watcher.get_watch_count() == 3
-
-
-async def test_a_watcher_is_called_without_a_cache(
-    kube_server: KubeServer, kube_namespace: str
-) -> None:
-    async with watching(kube_server, kube_namespace, options=DynamicOptions()) as bed:
-        await bed.put("one", "1")
-        await bed.watcher.add_watcher(watcher_named("a"), bed.config("one"))
-        await bed.called("a")
-        await bed.put("one", "2")
-        await bed.called("a")
 
 
 async def test_one_object_is_watched_with_permission_for_this_object_only(
@@ -287,54 +268,3 @@ async def test_a_restart_of_the_server_loses_no_watch_and_no_change(
             await bed.put(name)
         await bed.called(*names[:10], *names[40:45])
         assert bed.watcher.get_watch_count() == 50
-
-
-class App(Object, frozen=True):
-    spec: dict[str, str]
-
-
-class Readers(Controller):
-    """Copies the text of the ConfigMap that an app names to the status of the app."""
-
-    apps = primary(kv(App, bucket="apps", storage="memory"))
-
-    async def sync_handler(self, key: str) -> float | None:
-        app = self.apps.get(key)
-        if app is not None:
-            try:
-                config_map = await self.reads.get(CONFIGS, app.spec["config"])
-            except InvalidKeyError:
-                config_map = {"data": {"text": "no such key"}}
-            text = None if config_map is None else config_map["data"]["text"]
-            await self.apps.update_status(key, {"text": text})
-        return None
-
-
-async def test_a_controller_syncs_again_when_a_cluster_object_that_it_read_changes(
-    nats_server: NatsServer, kube_server: KubeServer, kube_namespace: str
-) -> None:
-    controller = Readers()
-    async with (
-        natsctl.connect(nats_server.url) as nats,
-        cluster(kube_server) as admin,
-        watching(kube_server, kube_namespace) as bed,
-    ):
-        runtime = ControllerRuntime(controller, nats=nats, kube=admin)
-        work = asyncio.create_task(runtime.run())
-        await runtime.synced.wait()
-        await controller.apps.put("shop", App(spec={"config": f"{kube_namespace}/one"}))
-
-        async def has_text(text: str | None) -> bool:
-            app = await controller.apps.read("shop")
-            return app is not None and "text" in app.status and app.status["text"] == text
-
-        await eventually(lambda: controller.reads.watch_count == 1)
-        await bed.put("one", "1")
-        await eventually(lambda: has_text("1"))
-        await bed.put("one", "2")
-        await eventually(lambda: has_text("2"))
-        await controller.apps.put("shop", App(spec={"config": "without-a-namespace"}))
-        await eventually(lambda: has_text("no such key"))
-        await eventually(lambda: controller.reads.watch_count == 0)
-        runtime.stop()
-        await work

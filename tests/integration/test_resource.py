@@ -3,11 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from nats.js import JetStreamContext
 
-from controllers.hosts import Hosts
 from natsctl import (
     EventKind,
     EventStream,
@@ -130,24 +128,6 @@ async def change_objects(server: NatsServer, subscribers: list[Subscriber]) -> N
         await (await js.key_value("things")).put("new", value("three"))
         await all_see({"new": "three"})
     assert [subscriber.syncs for subscriber in subscribers] == [1, 1]
-
-
-async def test_a_hosts_file_follows_a_bucket(nats_server: NatsServer, tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    async with connect(nats_server.url) as stores, plain(nats_server) as js:
-        hosts = Hosts(file)
-        hosts.use(nats=stores)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(hosts.run())
-            await hosts.synced.wait()
-            bucket = await js.key_value("hosts")
-            await bucket.put("gw.berlin", b'{"spec": {"address": "10.0.0.1", "aliases": ["gw"]}}')
-            await eventually(
-                lambda: file.exists() and "10.0.0.1\tgw.berlin gw\n" in file.read_text()
-            )
-            await bucket.delete("gw.berlin")
-            await eventually(lambda: "gw.berlin" not in file.read_text())
-            hosts.stop()
 
 
 async def test_a_recreated_cluster_object_is_a_delete_and_an_upsert_event(

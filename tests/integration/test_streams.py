@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, ConsumerInfo, RetentionPolicy, StreamConfig, StreamInfo
+from nats.js.api import ConsumerInfo, RetentionPolicy, StreamInfo
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 
@@ -194,88 +194,6 @@ async def test_a_change_of_an_immutable_stream_option_is_refused(
     await site.becomes("orders", "True")
 
 
-async def test_a_foreign_stream_is_neither_changed_nor_deleted(site: Site) -> None:
-    await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
-    await site.put("theirs", {"config": {"subjects": ["ours.>"]}})
-    await site.becomes("theirs", "was not created here")
-    info = await site.stream("theirs")
-    assert info is not None
-    assert info.config.subjects == ["theirs.>"]
-    await site.streams.delete("theirs")
-    await site.put("next", {"config": {"subjects": ["next.>"]}})
-    await site.becomes("next", "True")
-    assert await site.stream("theirs") is not None
-
-
-async def test_an_adopted_stream_is_changed_and_outlives_its_object(site: Site) -> None:
-    await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
-    await site.put("theirs", {"adopt": True, "config": {"subjects": ["ours.>"]}})
-    await site.becomes("theirs", "True")
-    info = await site.stream("theirs")
-    assert info is not None
-    assert info.config.subjects == ["ours.>"]
-    await site.delete(site.streams, "theirs")
-    await eventually(lambda: is_deleted(site, "theirs"))
-    assert await site.stream("theirs") is not None
-
-
-async def test_a_foreign_stream_can_be_observed(site: Site) -> None:
-    await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
-    await site.put("theirs", {"config": {"subjects": ["ours.>"]}}, management_policy="observe")
-    await site.becomes("theirs", "True")
-    await site.delete(site.streams, "theirs")
-    await eventually(lambda: is_deleted(site, "theirs"))
-    info = await site.stream("theirs")
-    assert info is not None
-    assert info.config.subjects == ["theirs.>"]
-
-
-async def test_an_adopted_stream_with_deletion_policy_delete_is_deleted_with_its_object(
-    site: Site,
-) -> None:
-    await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
-    spec = {"adopt": True, "deletionPolicy": "Delete", "config": {"subjects": ["theirs.>"]}}
-    await site.put("theirs", spec)
-    await site.becomes("theirs", "True")
-    await site.delete(site.streams, "theirs")
-    await eventually(lambda: is_deleted(site, "theirs"))
-    assert await site.stream("theirs") is None
-
-
-async def test_a_stream_with_deletion_policy_orphan_keeps_its_messages(site: Site) -> None:
-    await site.put("orders", {"deletionPolicy": "Orphan", "config": {"subjects": ["orders.>"]}})
-    await site.becomes("orders", "True")
-    await site.js.publish("orders.1", b"one")
-    await site.delete(site.streams, "orders")
-    await eventually(lambda: is_deleted(site, "orders"))
-    info = await site.stream("orders")
-    assert info is not None
-    assert info.state.messages == 1
-
-
-async def test_a_stream_whose_object_was_removed_despite_its_finalizer_is_deleted(
-    site: Site,
-) -> None:
-    await site.put("orders", {"config": {"subjects": ["orders.>"]}})
-    await site.becomes("orders", "True")
-    await site.streams.delete("orders")
-
-    async def deleted() -> bool:
-        return await site.stream("orders") is None
-
-    await eventually(deleted)
-
-
-async def test_a_paused_stream_is_not_created(site: Site) -> None:
-    await site.put("orders", {"config": {"subjects": ["orders.>"]}}, paused="true")
-    await site.put("bills", {"config": {"subjects": ["bills.>"]}})  # seen after the paused one
-    await site.becomes("bills", "True")
-    assert await site.stream("orders") is None
-    await site.put("orders", {"config": {"subjects": ["orders.>"]}}, paused="false")
-    await site.becomes("orders", "True")
-    assert await site.stream("orders") is not None
-
-
 async def test_a_name_that_jetstream_does_not_allow_is_refused(site: Site) -> None:
     await site.put("team.orders", {"config": {"subjects": ["orders.>"]}})
     await site.becomes("team.orders", "set spec.name")
@@ -337,16 +255,6 @@ async def test_a_change_of_an_immutable_consumer_option_is_refused(site: Site) -
     await site.becomes("billing", "True", bucket=site.consumers)
     await site.put_consumer("billing", {"stream": "orders", "config": {"deliver_policy": "new"}})
     await site.becomes("billing", "cannot change deliver_policy", bucket=site.consumers)
-
-
-async def test_a_foreign_consumer_is_not_changed(site: Site) -> None:
-    await site.js.add_stream(StreamConfig(name="orders", subjects=["orders.>"]))
-    await site.js.add_consumer("orders", ConsumerConfig(durable_name="billing"))
-    await site.put_consumer("billing", {"stream": "orders", "config": {"max_deliver": 3}})
-    await site.becomes("billing", "was not created here", bucket=site.consumers)
-    info = await site.consumer("orders", "billing")
-    assert info is not None
-    assert info.config.max_deliver == -1
 
 
 async def test_a_sync_without_a_difference_writes_nothing(

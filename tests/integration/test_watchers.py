@@ -86,11 +86,6 @@ async def mark_deleted(bucket: KeyValue, key: str) -> None:
     await bucket.put(key, json.dumps(stored).encode())
 
 
-async def consumers(js: JetStreamContext) -> list[str]:
-    streams = [info.config.name or "" for info in await js.streams_info()]
-    return [info.name for name in streams for info in await js.consumers_info(name)]
-
-
 async def test_watchers_and_the_audit_survive_a_restart_of_the_server(
     nats_server: NatsServer,
 ) -> None:
@@ -121,39 +116,6 @@ async def test_watchers_and_the_audit_survive_a_restart_of_the_server(
                 "deleted",
             ]
     assert notes.calls == ["add athens", "add berlin", "delete athens"]
-
-
-async def test_a_restarted_watcher_gets_only_events_that_were_not_handled(
-    nats_server: NatsServer,
-) -> None:
-    first, second = Named(), Named()
-    audit = Audit(kv(bytes, bucket="sites"))
-    async with connect(nats_server.url) as stores, plain(nats_server) as js:
-        async with running(watching(first), audit, nats=stores):
-            bucket = await js.key_value("sites")
-            for key in ("athens", "berlin", "calais"):
-                await bucket.put(key, site("one"))
-                await eventually(lambda key=key: is_held(bucket, key))  # type: ignore[misc]
-        await eventually(lambda: has_none(js))
-        await mark_deleted(bucket, "berlin")
-        await bucket.delete("calais")
-        await bucket.put("dallas", site("one"))
-        expected = ["add dallas", "delete berlin", "delete calais", "sync athens"]
-        audit = Audit(kv(bytes, bucket="sites"))
-        async with running(watching(second), audit, nats=stores):
-            trail = await js.key_value("audit")
-            await eventually(lambda: sorted(second.calls) == expected)
-            await eventually(lambda: is_held(bucket, "dallas"))
-            await eventually(lambda: ends_deleted(trail, "sites.berlin"))
-            await eventually(lambda: ends_deleted(trail, "sites.calais"))
-        assert await audit_of(trail, "sites.athens") == ["created", "updated", "updated"]
-        await eventually(lambda: has_none(js))
-    assert first.calls == ["add athens", "add berlin", "add calais"]
-
-
-async def has_none(js: JetStreamContext) -> bool:
-    assert [name for name in await consumers(js) if name.startswith("natsctl")] == []
-    return True
 
 
 async def has_entries(trail: KeyValue, key: str, count: int) -> bool:

@@ -8,20 +8,16 @@ from natsctl.dynamic import DynamicWatcher, GroupVersionKind, ObjectIdentifier
 from natsctl.errors import (
     NoVersionedResourceError,
     PermissionDeniedError,
-    StoreError,
     StoreMissingError,
     UsageError,
 )
 from natsctl.testing import MemoryStores
 from tests.support.controllers.dynamic_dependents import (
     QUIET,
-    SECRET,
     DynamicHarness,
-    content_of,
     dynamic_harness,
     limit,
     secret,
-    secrets,
     watcher_called,
 )
 
@@ -43,28 +39,6 @@ async def test_a_broken_watch_restarts_and_reports_missed_changes() -> None:
         assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
 
 
-async def test_a_broken_watch_without_a_missed_change_calls_no_watcher() -> None:
-    async with dynamic_harness() as harness:
-        await harness.put_secret("default/one")
-        await harness.watcher.add_or_update_watcher(A, secret("one"), secrets("a=b"), limit("eu"))
-        await harness.taken()
-        harness.secrets.break_watches()
-        harness.limits.break_watches()
-        assert await harness.taken() == []
-
-
-async def test_a_watch_continues_after_an_outage_of_the_store() -> None:
-    async with dynamic_harness() as harness:
-        await harness.watcher.add_watcher(A, limit("eu"))
-        harness.limits.fail(StoreError("away"))
-        await asyncio.sleep(600)
-        assert harness.watcher.get_watch_count() == 1
-        harness.limits.fail(None)
-        await harness.put_limit("eu")
-        await asyncio.sleep(10)
-        assert await harness.taken() == ["a"]
-
-
 async def test_add_watcher_raises_and_adds_nothing_if_the_watch_fails() -> None:
     async with dynamic_harness() as harness:
         harness.secrets.fail(DENIED)
@@ -72,22 +46,6 @@ async def test_add_watcher_raises_and_adds_nothing_if_the_watch_fails() -> None:
             await harness.watcher.add_watcher(A, secret("one"))
         assert harness.watcher.get_watch_count() == 0
         assert await harness.taken() == []
-
-
-async def test_a_failed_update_changes_no_watch() -> None:
-    async with dynamic_harness() as harness:
-        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
-        harness.limits.fail(DENIED)
-        with pytest.raises(PermissionDeniedError):
-            await harness.watcher.add_or_update_watcher(
-                A, secret("two"), secret("three"), limit("eu"), limit("us")
-            )
-        await asyncio.sleep(0.1)
-        assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
-        await harness.taken()
-        for name, watchers in (("one", ["a"]), ("two", ["a"]), ("three", [])):
-            await harness.put_secret(f"default/{name}")
-            assert await harness.taken() == watchers
 
 
 async def test_a_revoked_permission_ends_the_watch_and_calls_its_watchers_once() -> None:
@@ -100,40 +58,6 @@ async def test_a_revoked_permission_ends_the_watch_and_calls_its_watchers_once()
         harness.secrets.fail(None)
         await harness.put_secret("default/one")
         assert await harness.taken() == []
-
-
-async def test_a_reconciler_sees_a_permission_error_and_recovers_with_the_permission() -> None:
-    async with dynamic_harness(QUIET) as harness:
-        observations: list[object] = []
-
-        async def reconcile(watcher: ObjectIdentifier) -> float | None:
-            async with harness.watcher.query_batch(watcher):
-                try:
-                    observations.append(
-                        content_of(await harness.watcher.get(watcher, SECRET, "default", "one"))
-                    )
-                except PermissionDeniedError:
-                    observations.append("denied")
-                    raise
-            return None
-
-        harness.reconcile = reconcile
-        await harness.watcher.add_watcher(A, secret("one"))
-        await harness.put_secret("default/one", "1")
-        await harness.taken()
-        harness.secrets.fail(DENIED)
-        await asyncio.sleep(60)
-        assert observations[:2] == [{"text": "1"}, "denied"]
-        assert harness.watcher.get_watch_count() == 0
-        harness.secrets.fail(None)
-        await harness.put_secret("default/one", "2")
-        await asyncio.sleep(120)
-        assert observations[-1] == {"text": "2"}
-        assert (harness.watcher.get_watch_count(), harness.watches) == (1, 1)
-        observations.clear()
-        await harness.put_secret("default/one", "3")
-        await asyncio.sleep(1)
-        assert observations == [{"text": "3"}]
 
 
 async def test_a_missing_kind_ends_the_watch_and_calls_its_watchers() -> None:

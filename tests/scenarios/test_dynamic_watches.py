@@ -13,12 +13,10 @@ from natsctl.errors import (
     NotStartedError,
     StoreTimeoutError,
     UsageError,
-    WatchStoppingError,
 )
 from natsctl.testing import MemoryStores
 from tests.support.controllers.dynamic_dependents import (
     CACHED,
-    QUIET,
     DynamicHarness,
     HeldStores,
     dynamic_harness,
@@ -43,27 +41,6 @@ async def test_a_create_an_update_and_a_delete_each_call_the_watcher() -> None:
         assert await harness.taken() == ["a"]
 
 
-async def test_a_watcher_of_a_bucket_is_called_for_any_value() -> None:
-    async with dynamic_harness(None) as harness:
-        await harness.watcher.add_watcher(A, limit("eu"))
-        store = harness.limits
-        written = await store.create("eu", b"1")
-        assert await harness.taken() == ["a"]
-        await store.update("eu", b"\xff", revision=written.revision)
-        assert await harness.taken() == ["a"]
-        await store.delete("eu")
-        assert await harness.taken() == ["a"]
-
-
-async def test_changes_of_other_objects_do_not_call_a_watcher() -> None:
-    async with dynamic_harness() as harness:
-        await harness.watcher.add_or_update_watcher(A, secret("one"), limit("eu"))
-        await harness.put_secret("default/two")
-        await harness.put_secret("other/one")
-        await harness.put_limit("eu.west")
-        assert await harness.taken() == []
-
-
 async def test_an_existing_object_calls_a_new_watcher() -> None:
     async with dynamic_harness() as harness:
         await harness.put_secret("default/one")
@@ -75,24 +52,6 @@ async def test_an_existing_object_calls_a_new_watcher() -> None:
         assert await harness.taken() == []
 
 
-async def test_an_existing_object_calls_no_watcher_if_that_is_disabled() -> None:
-    async with dynamic_harness(QUIET) as harness:
-        await harness.put_secret("default/one")
-        await harness.watcher.add_watcher(A, secret("one"))
-        await harness.watcher.add_watcher(B, secret("one"))
-        assert await harness.taken() == []
-        await harness.put_secret("default/one", "2")
-        assert await harness.taken() == ["a", "b"]
-
-
-async def test_an_object_deleted_before_the_watch_calls_no_watcher() -> None:
-    async with dynamic_harness() as harness:
-        await harness.put_limit("eu")
-        await harness.limits.delete("eu")
-        await harness.watcher.add_watcher(A, limit("eu"))
-        assert await harness.taken() == []
-
-
 async def test_watchers_of_the_same_object_share_one_watch() -> None:
     async with dynamic_harness() as harness:
         for number in range(10):
@@ -100,26 +59,6 @@ async def test_watchers_of_the_same_object_share_one_watch() -> None:
         await harness.watcher.add_watcher(A, secrets("a=b,c=d"))
         await harness.watcher.add_watcher(B, secrets("c=d, a==b"))
         assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
-
-
-async def test_a_namespace_and_a_name_are_one_key_of_a_bucket() -> None:
-    async with dynamic_harness() as harness:
-        await harness.watcher.add_watcher(A, limit("shop", namespace="team-a"))
-        await harness.watcher.add_watcher(B, limit("team-a.shop"))
-        assert harness.watcher.get_watch_count() == 1
-        await harness.put_limit("team-a.shop")
-        assert await harness.taken() == ["a", "b"]
-
-
-async def test_the_namespace_of_a_cluster_scoped_object_is_ignored() -> None:
-    async with dynamic_harness() as harness:
-        node = ObjectIdentifier(version="v1", kind="Node", name="n1")
-        placed = ObjectIdentifier(version="v1", kind="Node", namespace="x", name="n1")
-        await harness.watcher.add_watcher(A, node)
-        await harness.watcher.add_watcher(B, placed)
-        assert harness.watcher.get_watch_count() == 1
-        await harness.nodes.create("n1", b"{}")
-        assert await harness.taken() == ["a", "b"]
 
 
 async def test_a_selector_reports_objects_that_enter_change_and_leave() -> None:
@@ -133,35 +72,6 @@ async def test_a_selector_reports_objects_that_enter_change_and_leave() -> None:
             await harness.put_limit("us.one", len(watchers), tier=tier)
             watchers.append(await harness.taken())
         assert watchers == [[], ["a", "b"], ["a", "b"], ["a", "b"], []]
-
-
-async def test_an_update_stops_watches_that_it_does_not_name() -> None:
-    async with dynamic_harness() as harness:
-        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
-        await harness.watcher.add_or_update_watcher(B, secret("two"))
-        await harness.watcher.add_or_update_watcher(A, secret("three"))
-        await asyncio.sleep(0.1)
-        assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
-        for name in ("one", "two", "three"):
-            await harness.put_secret(f"default/{name}")
-        assert await harness.taken() == ["a", "b"]
-        await harness.put_secret("default/two", "2")
-        assert await harness.taken() == ["b"]
-
-
-async def test_removing_the_last_watcher_of_an_object_stops_its_watch() -> None:
-    async with dynamic_harness() as harness:
-        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
-        await harness.watcher.add_or_update_watcher(B, secret("two"))
-        await harness.watcher.remove_watcher(A)
-        await asyncio.sleep(0.1)
-        assert (harness.watcher.get_watch_count(), harness.watches) == (1, 1)
-        await harness.watcher.remove_watcher(B)
-        await harness.watcher.remove_watcher(B)
-        await asyncio.sleep(0.1)
-        assert (harness.watcher.get_watch_count(), harness.watches) == (0, 0)
-        await harness.put_secret("default/two")
-        assert await harness.taken() == []
 
 
 async def test_changes_during_a_call_are_one_further_call() -> None:
@@ -197,21 +107,6 @@ async def test_a_failed_call_is_retried_with_backoff() -> None:
         assert pauses == sorted(pauses)
 
 
-async def test_a_returned_delay_calls_the_reconciler_again() -> None:
-    async with dynamic_harness() as harness:
-        times: list[float] = []
-
-        async def second_start(_watcher: ObjectIdentifier) -> float | None:
-            times.append(asyncio.get_running_loop().time())
-            return 60.0 if len(times) < 3 else 0.0
-
-        harness.reconcile = second_start
-        await harness.watcher.add_watcher(A, secret("one"))
-        await harness.put_secret("default/one")
-        await asyncio.sleep(1000)
-        assert [round(later - times[0]) for later in times] == [0, 60, 120]
-
-
 async def test_a_call_that_times_out_is_retried() -> None:
     async with dynamic_harness(DynamicOptions(reconcile_timeout_s=5)) as harness:
 
@@ -242,27 +137,6 @@ async def test_a_removed_watcher_is_not_retried() -> None:
         harness.calls.clear()
         await asyncio.sleep(3600)
         assert harness.calls == []
-
-
-async def test_a_reconciler_can_be_an_object() -> None:
-    class Noting:
-        def __init__(self) -> None:
-            self.notified: list[ObjectIdentifier] = []
-
-        async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
-            self.notified.append(watcher)
-            return None
-
-    noting, stores = Noting(), MemoryStores()
-    watcher = DynamicWatcher(noting, kube=stores.kube)
-    work = asyncio.create_task(watcher.start())
-    await watcher.started.wait()
-    await watcher.add_watcher(A, secret("one"))
-    await DynamicHarness(stores, None).put_secret("default/one")
-    await asyncio.sleep(1)
-    assert noting.notified == [A]
-    watcher.stop()
-    await work
 
 
 async def test_every_call_before_the_start_or_after_the_stop_raises_not_started() -> None:
@@ -333,18 +207,6 @@ async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s() -> None:
     assert (round(early - stopped), round(late - stopped)) == (4, 20)
 
 
-async def test_a_pending_add_watcher_raises_watch_stopping_at_a_stop() -> None:
-    stores = HeldStores()
-    async with dynamic_harness(stores=stores) as harness:
-        stores.hold()
-        waiting = asyncio.create_task(harness.watcher.add_watcher(A, limit("eu")))
-        await asyncio.sleep(1)
-        assert harness.watcher.get_watch_count() == 1
-    with pytest.raises(WatchStoppingError):
-        await waiting
-    assert harness.watcher.get_watch_count() == 0
-
-
 async def test_a_watch_that_does_not_list_in_time_raises_a_timeout() -> None:
     stores = HeldStores()
     async with dynamic_harness(DynamicOptions(list_timeout_s=10), stores=stores) as harness:
@@ -354,19 +216,6 @@ async def test_a_watch_that_does_not_list_in_time_raises_a_timeout() -> None:
             await harness.watcher.add_watcher(A, limit("eu"))
         assert asyncio.get_running_loop().time() - started == 10
         assert harness.watcher.get_watch_count() == 0
-
-
-async def test_a_cancelled_add_watcher_leaves_no_watch() -> None:
-    stores = HeldStores()
-    async with dynamic_harness(stores=stores) as harness:
-        stores.hold()
-        for name in ("one", "two"):
-            waiting = asyncio.create_task(harness.watcher.add_watcher(A, limit(name)))
-            await asyncio.sleep(1)
-            waiting.cancel()
-            await asyncio.wait({waiting})
-        await asyncio.sleep(0.1)
-        assert (harness.watcher.get_watch_count(), harness.watches) == (0, 0)
 
 
 async def test_concurrent_calls_for_one_watcher_run_in_order() -> None:
@@ -482,3 +331,24 @@ async def test_every_read_raises_cache_disabled_without_a_cache() -> None:
             await harness.watcher.end_query_batch(A)
         with pytest.raises(CacheDisabledError):
             await harness.watcher.get(A, gvk, "default", "one")
+
+
+async def test_a_reconciler_can_be_an_object() -> None:
+    class Noting:
+        def __init__(self) -> None:
+            self.notified: list[ObjectIdentifier] = []
+
+        async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
+            self.notified.append(watcher)
+            return None
+
+    noting, stores = Noting(), MemoryStores()
+    watcher = DynamicWatcher(noting, kube=stores.kube)
+    work = asyncio.create_task(watcher.start())
+    await watcher.started.wait()
+    await watcher.add_watcher(A, secret("one"))
+    await DynamicHarness(stores, None).put_secret("default/one")
+    await asyncio.sleep(1)
+    assert noting.notified == [A]
+    watcher.stop()
+    await work

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controllers.hosts import BEGIN, END, HOSTS, Hosts, replace
-from natsctl import Operator, UsageError
+from controllers.hosts import BEGIN, END, HOSTS, Hosts
 from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import SlowStores, put
 
@@ -75,29 +74,6 @@ async def test_the_file_is_updated_with_the_bucket(harness: HostsHarness) -> Non
         assert await harness.block() == []
 
 
-async def test_changes_while_no_process_ran_are_written_at_the_start(harness: HostsHarness) -> None:
-    for key in ("changed", "gone", "kept"):
-        await harness.host(key, "10.0.0.1")
-    async with harness.running():
-        assert len(await harness.block() or []) == 3
-    await harness.store.delete("gone")
-    await harness.host("changed", "10.0.0.2")
-    async with harness.running():
-        assert await harness.block() == ["10.0.0.2\tchanged", "10.0.0.1\tkept"]
-
-
-async def test_the_file_is_not_written_before_the_cache_is_synced(harness: HostsHarness) -> None:
-    await harness.host("a", "10.0.0.1")
-    await harness.host("b", "10.0.0.1")
-    async with harness.running():
-        before = await harness.block()
-    assert isinstance(harness.stores, SlowStores)
-    with harness.stores.store(HOSTS).held_up():
-        async with harness.running() as hosts:
-            assert await harness.block() == before
-            assert not hosts.synced.is_set()
-
-
 async def test_lines_outside_the_markers_are_kept(harness: HostsHarness) -> None:
     harness.file.write_bytes(FOREIGN.encode("latin-1"))
     harness.file.chmod(0o640)
@@ -142,26 +118,6 @@ async def test_an_invalid_host_has_no_line_and_does_not_affect_others(  # noqa: 
         assert await harness.block() == ["10.0.0.1\tgood"]
 
 
-async def test_a_host_that_becomes_invalid_has_no_line_until_it_is_valid(
-    harness: HostsHarness,
-) -> None:
-    await harness.host("a", "10.0.0.1")
-    async with harness.running():
-        assert await harness.block() == ["10.0.0.1\ta"]
-        await harness.host("a", "nowhere")
-        assert await harness.block() == []
-        await harness.host("a", "10.0.0.2")
-        assert await harness.block() == ["10.0.0.2\ta"]
-
-
-async def test_a_value_that_is_not_a_host_is_skipped(harness: HostsHarness) -> None:
-    await harness.host("a", 7)
-    await put(harness.store, "b", b"oops")
-    await harness.host("c", "10.0.0.1")
-    async with harness.running():
-        assert await harness.block() == ["10.0.0.1\tc"]
-
-
 async def test_a_failed_write_of_the_file_is_retried(harness: HostsHarness) -> None:
     await harness.host("a", "10.0.0.1")
     harness.file.mkdir()
@@ -170,14 +126,6 @@ async def test_a_failed_write_of_the_file_is_retried(harness: HostsHarness) -> N
         assert not hosts.synced.is_set()
         harness.file.rmdir()
         assert await harness.block() == ["10.0.0.1\ta"]
-
-
-def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    file.mkdir()
-    with pytest.raises(IsADirectoryError):
-        replace(file, b"new")
-    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("markers", [(BEGIN,), (END, BEGIN), (BEGIN, END, BEGIN, END)])
@@ -224,30 +172,3 @@ async def test_hosts_file_sets_the_path_of_the_file(
 ) -> None:
     monkeypatch.setenv("HOSTS_FILE", str(harness.file))
     assert Hosts().path == harness.file
-
-
-async def test_a_controller_stopped_before_its_start_does_nothing(harness: HostsHarness) -> None:
-    hosts = Hosts(harness.file)
-    hosts.use(nats=harness.stores)
-    hosts.stop()
-    await hosts.run()
-    assert not harness.file.exists()
-    assert harness.store.watches == 0
-
-
-async def test_a_missing_nats_connection_raises_a_usage_error(harness: HostsHarness) -> None:
-    hosts = Hosts(harness.file)
-    hosts.stop()
-    with pytest.raises(UsageError, match="hosts are kept in NATS"):
-        await hosts.run()
-
-
-async def test_an_operator_can_run_the_hosts_controller(harness: HostsHarness) -> None:
-    await harness.host("a", "10.0.0.1")
-    operator = Operator([Hosts(harness.file)], nats=harness.stores)
-    running = asyncio.create_task(operator.run())
-    await operator.synced.wait()
-    assert await harness.block() == ["10.0.0.1\ta"]
-    operator.stop()
-    await running
-    assert harness.store.watches == 0

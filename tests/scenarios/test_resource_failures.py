@@ -1,10 +1,8 @@
 """Failed, delayed and lost events of a resource stream."""
 
 import asyncio
-import gc
 import linecache
 import logging
-import threading
 
 import pytest
 
@@ -18,7 +16,7 @@ from natsctl import (
     retry_up_to,
 )
 from natsctl.errors import EventNotDoneError
-from natsctl.resource import ErrorAction, Event, EventStream, PerKey
+from natsctl.resource import ErrorAction, EventStream, PerKey
 from tests.support.controllers.resource_subscribers import (
     clock,
     content_of,
@@ -73,21 +71,6 @@ async def test_a_token_bucket_limits_all_retries_of_its_stream() -> None:
             assert clock() == pytest.approx(60 * minute)
 
 
-async def test_a_success_resets_the_backoff() -> None:
-    async with (
-        resource_harness("a") as harness,
-        harness.resource.events(rate_limiter=exact_backoff()) as events,
-    ):
-        await fail(events)
-        await synced(events)
-        await handled(events, 1)
-        await harness.put("a", "new")
-        await fail(events)
-        begun = clock()
-        assert await handled(events, 1) == [("upsert", "a", "new")]
-        assert clock() - begun == 1
-
-
 async def test_a_failing_subscriber_does_not_delay_other_keys_or_subscribers() -> None:
     async with (
         resource_harness("a", "b") as harness,
@@ -100,18 +83,6 @@ async def test_a_failing_subscriber_does_not_delay_other_keys_or_subscribers() -
         assert clock() < 1
 
 
-async def test_a_redelivered_event_has_the_newest_object() -> None:
-    async with (
-        resource_harness("a") as harness,
-        harness.resource.events(rate_limiter=exact_backoff()) as events,
-    ):
-        await fail(events)
-        await handled(events, 1)
-        await harness.put("a", "newer")
-        assert await handled(events, 1) == [("upsert", "a", "newer")]
-        assert await is_silent(events)
-
-
 async def test_a_failed_upsert_of_a_deleted_object_becomes_a_delete() -> None:
     async with (
         resource_harness("a") as harness,
@@ -121,73 +92,6 @@ async def test_a_failed_upsert_of_a_deleted_object_becomes_a_delete() -> None:
         await handled(events, 1)
         await harness.delete("a")
         assert await handled(events, 1) == [("delete", "a", "hi")]
-        assert await is_silent(events)
-
-
-async def test_a_failed_delete_of_a_recreated_object_without_uid_becomes_an_upsert() -> None:
-    async with (
-        resource_harness("a") as harness,
-        harness.resource.events(rate_limiter=exact_backoff()) as events,
-    ):
-        await synced(events)
-        await harness.delete("a")
-        assert await fail(events, 2) == ["delete a"] * 2
-        await harness.put("a", "back")
-        assert await handled(events, 1) == [("upsert", "a", "back")]
-        await harness.delete("a")
-        assert await handled(events, 1) == [("delete", "a", "back")]
-
-
-async def test_a_failed_delete_of_a_replaced_object_is_redelivered_before_the_upsert() -> None:
-    async with (
-        resource_harness("a", uid="1") as harness,
-        harness.resource.events(rate_limiter=exact_backoff()) as events,
-    ):
-        await synced(events)
-        await harness.recreate("a", "second", uid="2")
-        await asyncio.sleep(1)
-        assert await fail(events, 3) == ["delete a"] * 3
-        assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
-        assert await is_silent(events)
-
-
-async def test_a_failed_sync_event_is_redelivered() -> None:
-    async with (
-        resource_harness() as harness,
-        harness.resource.events(rate_limiter=exact_backoff()) as events,
-    ):
-        assert await fail(events, 2) == ["sync"] * 2
-        assert await handled(events, 1) == [("sync", "", "")]
-        assert await is_silent(events)
-
-
-async def test_a_dropped_key_is_delivered_again_if_it_changes() -> None:
-    async with (
-        resource_harness("a", "b") as harness,
-        harness.resource.events(
-            error_handler=give_up_after(2), rate_limiter=exact_backoff()
-        ) as events,
-    ):
-        assert await fail(events) == ["upsert a"]
-        assert len(await synced(events)) == 2
-        assert await fail(events, 2) == ["upsert a"] * 2
-        assert await is_silent(events)
-        await harness.put("a", "changed")
-        assert await handled(events, 1) == [("upsert", "a", "changed")]
-
-
-async def test_a_dropped_delete_is_never_redelivered() -> None:
-    async with (
-        resource_harness("a", uid="1") as harness,
-        harness.resource.events(error_handler=give_up_after(0)) as events,
-    ):
-        await synced(events)
-        await harness.recreate("a", "second", uid="2")
-        await asyncio.sleep(1)
-        assert await fail(events) == ["delete a"]
-        assert await handled(events, 1) == [("upsert", "a", "second")]
-        await harness.delete("a")
-        assert await fail(events) == ["delete a"]
         assert await is_silent(events)
 
 
@@ -209,34 +113,6 @@ async def test_a_key_that_fails_too_often_ends_its_stream_and_no_other() -> None
         await harness.put("a", "changed")
         assert await handled(other_events, 1) == [("upsert", "a", "changed")]
         assert [event async for event in events] == []
-
-
-async def test_a_pending_read_returns_if_the_stream_ends() -> None:
-    async with (
-        resource_harness() as harness,
-        harness.resource.events(error_handler=retry_up_to(0)) as events,
-    ):
-        sync = await anext(events)
-
-        async def rest() -> list[Event[Thing]]:
-            return [event async for event in events]
-
-        waiting = asyncio.create_task(rest())
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        sync.done(FAILURE)
-        assert await waiting == []
-
-
-async def test_the_error_handler_can_depend_on_the_key() -> None:
-    per_key = PerKey(lambda key: give_up_after(0) if key == "a" else always_retry)
-    async with (
-        resource_harness("a", "b") as harness,
-        harness.resource.events(error_handler=per_key, rate_limiter=exact_backoff()) as events,
-    ):
-        assert await fail(events, 2) == ["upsert a", "upsert b"]
-        assert await handled(events, 2) == [("sync", "", ""), ("upsert", "b", "hi")]
-        assert await is_silent(events)
 
 
 async def test_the_error_handler_gets_the_error_and_the_failures_of_the_key() -> None:
@@ -323,44 +199,6 @@ async def test_failed_dropped_and_stream_ending_events_are_logged(
     ]
 
 
-async def test_retry_after_is_not_logged_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    async with resource_harness() as harness, harness.resource.events() as events:
-        (await anext(events)).done(RetryAfter(1))
-        await handled(events, 1)
-    assert [record for record in caplog.records if record.levelno == logging.ERROR] == []
-
-
-async def test_a_block_that_awaits_something_cancelled_marks_its_event_failed() -> None:
-    async with (
-        resource_harness() as harness,
-        harness.resource.events(rate_limiter=exact_backoff()) as events,
-    ):
-        async with await anext(events):
-            never = asyncio.get_running_loop().create_future()
-            never.cancel()
-            await never
-        assert await handled(events, 1) == [("sync", "", "")]
-        assert clock() == 1
-
-
-async def test_a_block_can_mark_its_event_explicitly() -> None:
-    async with (
-        resource_harness("a") as harness,
-        harness.resource.events(rate_limiter=exact_backoff()) as events,
-    ):
-        async with await anext(events) as event:
-            event.done(FAILURE)
-
-        async def raise_after_done() -> None:
-            async with await anext(events) as event:
-                event.done()
-                raise FAILURE
-
-        with pytest.raises(OSError, match="no room"):
-            await raise_after_done()
-        assert await handled(events, 1) == [("upsert", "a", "hi")]
-
-
 async def test_an_event_of_a_cancelled_handler_is_delivered_again_at_once() -> None:
     async with (
         resource_harness("a") as harness,
@@ -407,39 +245,6 @@ class TestLosing:
             with pytest.raises(EventNotDoneError):
                 await waiting()
             assert clock() == 60
-
-    async def test_a_lost_event_fails_the_exit_of_the_stream(self) -> None:
-        async def leaving() -> None:
-            async with harness.resource.events() as events:
-                await anext(events)
-
-        async with resource_harness("a") as harness:
-            with pytest.raises(EventNotDoneError):
-                await leaving()
-
-    async def test_a_lost_event_does_not_affect_other_streams(self) -> None:
-        async with resource_harness("a") as harness, harness.resource.events() as other_events:
-            with pytest.raises(EventNotDoneError):
-                async with harness.resource.events() as events:
-                    await anext(events)
-            assert len(await synced(other_events)) == 2
-
-    async def test_an_event_lost_in_a_garbage_collection_of_another_thread_fails_its_stream(
-        self,
-    ) -> None:
-        async def losing() -> None:
-            async with harness.resource.events() as events:
-                cycle: list[object] = [await anext(events)]
-                cycle.append(cycle)
-                del cycle
-                collector = threading.Thread(target=gc.collect)
-                collector.start()
-                collector.join()
-                await anext(events)
-
-        async with resource_harness("a") as harness:
-            with pytest.raises(EventNotDoneError):
-                await losing()
 
     async def test_an_event_that_outlives_its_stream_needs_no_done(self) -> None:
         handled_errors: list[Exception] = []

@@ -2,7 +2,6 @@
 
 import asyncio
 
-from natsctl.resource import EventKind
 from natsctl.testing import VirtualTimeLoop
 from tests.support.controllers.resource_subscribers import (
     clock,
@@ -12,24 +11,6 @@ from tests.support.controllers.resource_subscribers import (
     synced,
 )
 from tests.support.stores.sample_objects import value
-
-
-async def test_a_resource_has_no_watch_before_its_first_stream() -> None:
-    async with resource_harness("a") as harness:
-        stream = harness.resource.events()
-        await asyncio.sleep(60)
-        assert harness.store.watches == 0
-        async with stream as events:
-            await synced(events)
-            assert harness.store.watches == 1
-
-
-async def test_a_resource_has_no_watch_before_the_first_store_call() -> None:
-    async with resource_harness("a") as harness:
-        await asyncio.sleep(60)
-        assert harness.store.watches == 0
-        await harness.resource.store()
-        assert harness.store.watches == 1
 
 
 async def test_a_stream_has_an_upsert_for_every_object_and_then_a_sync() -> None:
@@ -42,19 +23,6 @@ async def test_a_stream_has_an_upsert_for_every_object_and_then_a_sync() -> None
         assert await is_silent(events)
 
 
-async def test_the_first_event_of_an_empty_bucket_is_the_sync() -> None:
-    async with resource_harness() as harness, harness.resource.events() as events:
-        assert await handled(events, 1) == [("sync", "", "")]
-
-
-async def test_the_sync_does_not_wait_until_events_are_done() -> None:
-    async with resource_harness("a", "b") as harness, harness.resource.events() as events:
-        out = [await anext(events) for _ in range(3)]
-        assert [event.kind for event in out] == [EventKind.UPSERT, EventKind.UPSERT, EventKind.SYNC]
-        for event in out:
-            event.done()
-
-
 async def test_changes_after_the_sync_are_events() -> None:
     async with resource_harness("a") as harness, harness.resource.events() as events:
         await synced(events)
@@ -65,15 +33,6 @@ async def test_changes_after_the_sync_are_events() -> None:
         await harness.delete("a")
         assert await handled(events, 1) == [("delete", "a", "changed")]
         assert await is_silent(events)
-
-
-async def test_a_change_precedes_the_rest_of_the_replay_and_the_sync() -> None:
-    async with resource_harness("a", "b", "c") as harness, harness.resource.events() as events:
-        first = await handled(events, 1)
-        await harness.put("new")
-        await asyncio.sleep(1)
-        later_events = await synced(events)
-    assert [key for _, key, _ in first + later_events] == ["a", "new", "b", "c", ""]
 
 
 async def test_a_late_subscriber_gets_every_object_and_a_sync() -> None:
@@ -120,19 +79,6 @@ async def test_a_key_with_an_unfinished_event_gets_no_other_event() -> None:
         assert await is_silent(events)
 
 
-async def test_an_object_created_and_deleted_between_reads_is_no_event() -> None:
-    async with resource_harness() as harness, harness.resource.events() as events:
-        await synced(events)
-        await harness.put("a")
-        await harness.delete("a")
-        await asyncio.sleep(1)
-        await harness.put("b")
-        await asyncio.sleep(1)
-        await harness.delete("b")
-        await asyncio.sleep(1)
-        assert await is_silent(events)
-
-
 async def test_an_object_deleted_before_the_subscription_is_no_event() -> None:
     async with resource_harness("a") as harness, harness.resource.events() as early:
         await synced(early)
@@ -161,49 +107,6 @@ async def test_a_replaced_object_is_a_delete_and_then_an_upsert() -> None:
         await asyncio.sleep(1)
         assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
         assert await is_silent(events)
-
-
-async def test_an_object_replaced_during_its_upsert_is_a_delete_and_then_an_upsert() -> None:
-    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
-        held = await anext(events)
-        await handled(events, 1)
-        await harness.recreate("a", "second", uid="2")
-        await asyncio.sleep(1)
-        held.done()
-        assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
-
-
-async def test_an_object_recreated_during_its_delete_is_an_upsert_after_it() -> None:
-    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
-        await synced(events)
-        await harness.delete("a")
-        held = await anext(events)
-        await harness.put("a", "second", uid="2")
-        await asyncio.sleep(1)
-        held.done()
-        assert await handled(events, 1) == [("upsert", "a", "second")]
-        await harness.delete("a")
-        assert await handled(events, 1) == [("delete", "a", "second")]
-
-
-async def test_an_object_replaced_twice_is_a_delete_of_the_first_and_an_upsert_of_the_last() -> (
-    None
-):
-    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
-        await synced(events)
-        await harness.recreate("a", "second", uid="2")
-        await harness.recreate("a", "third", uid="3")
-        await asyncio.sleep(1)
-        assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "third")]
-
-
-async def test_a_change_of_an_object_without_a_uid_is_an_upsert() -> None:
-    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
-        await synced(events)
-        await harness.put("a", "by hand")
-        assert await handled(events, 1) == [("upsert", "a", "by hand")]
-        await harness.put("a", "third", uid="3")
-        assert await handled(events, 1) == [("upsert", "a", "third")]
 
 
 async def test_a_subscriber_that_never_waits_lets_others_run() -> None:

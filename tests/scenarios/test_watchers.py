@@ -8,7 +8,6 @@ import pytest
 
 from natsctl import (
     Drop,
-    Object,
     PermanentError,
     Retry,
     RetryAfter,
@@ -56,21 +55,6 @@ def now() -> float:
 
 
 class TestCalls:
-    async def test_a_watcher_that_cancels_its_own_call_takes_no_change_from_the_others(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        calls: list[str] = []
-        first, second = RecordingWatcher("first", calls), RecordingWatcher("second", calls)
-        first.failures, first.error = 1, asyncio.CancelledError  # type: ignore[assignment]
-        async with running(controller(first, second), stores):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(60)
-            await put(sites, "athens", site("two"))
-            await asyncio.sleep(60)
-        assert calls[0] == "first add athens one fails"
-        assert sorted(calls[1:3]) == ["first add athens one", "second add athens one"]
-        assert calls[3:] == ["first update athens one two", "second update athens one two"]
-
     async def test_changes_of_an_object_are_merged_if_too_many_wait(
         self, stores: MemoryStores, sites: MemoryStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -106,23 +90,6 @@ class TestCalls:
             "delete athens three",
         ]
         assert [snapshot.revision for snapshot in recording.seen] == [1, 2, 3, 3]
-
-    async def test_every_change_calls_the_watchers_in_the_order_they_were_added(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        calls: list[str] = []
-        first, second = RecordingWatcher("first", calls), RecordingWatcher("second", calls)
-        first.takes_s = 1
-        async with running(controller(first, second), stores):
-            await put(sites, "athens", site("one"))
-            await put(sites, "athens", site("two"))
-            await asyncio.sleep(10)
-        assert calls == [
-            "first add athens one",
-            "second add athens one",
-            "first update athens one two",
-            "second update athens one two",
-        ]
 
     async def test_a_failing_watcher_does_not_delay_another(
         self, stores: MemoryStores, sites: MemoryStore
@@ -218,34 +185,6 @@ class TestAddAndRemove:
         assert removed.calls == ["add athens one fails"]
         assert staying.calls == ["add athens one", "update athens one two"]
 
-    async def test_a_watcher_removed_during_the_call_of_another_gets_no_call(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        slow, removed = RecordingWatcher(), RecordingWatcher()
-        slow.takes_s = 5
-        sites_controller = controller(slow, removed)
-        async with running(sites_controller, stores):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(1)
-            sites_controller.remove_watcher(removed, SITE)
-            await asyncio.sleep(60)
-        assert slow.calls == ["add athens one"]
-        assert removed.calls == []
-
-    async def test_a_watcher_added_twice_is_called_twice_and_removed_once(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        twice = controller(recording, recording)
-        async with running(twice, stores):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(1)
-            twice.remove_watcher(recording, SITE)
-            await put(sites, "athens", site("two"))
-            await asyncio.sleep(1)
-            twice.remove_watcher(RecordingWatcher(), SITE)
-        assert recording.calls == ["add athens one", "add athens one", "update athens one two"]
-
     async def test_all_watchers_of_a_resource_kind_can_be_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -306,27 +245,6 @@ class TestRetries:
         assert gaps == [5, 10, 20, 40, 80, 160]
         assert len(errors) == 7
 
-    async def test_one_slow_retry_does_not_delay_another(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        done: dict[str, float] = {}
-
-        class Slow(RecordingWatcher):
-            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
-                await super().record(call, snapshot)
-                await asyncio.sleep(50 if snapshot.key == "athens" else 0)
-                done[snapshot.key] = now()
-
-        recording = Slow()
-        recording.failures = 2
-        async with running(controller(recording), stores):
-            await put(sites, "athens", site("one"))
-            await put(sites, "berlin", site("one"))
-            began = now()
-            await asyncio.sleep(100)
-        assert done["athens"] - began == pytest.approx(55, abs=1)
-        assert done["berlin"] - began == pytest.approx(5, abs=1)
-
     async def test_the_retry_of_an_add_survives_a_status_write_and_a_relist(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -343,20 +261,6 @@ class TestRetries:
         assert recording.calls == ["add athens one fails", "add athens one fails", "add athens one"]
         assert recording.seen[-1].revision == 2  # the retry has the newest object
 
-    async def test_a_change_after_a_failed_add_is_an_add_of_the_newest_state(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        recording.failures = 1
-        async with running(controller(recording), stores):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(1)
-            await put(sites, "athens", site("two"))
-            await asyncio.sleep(1)
-            assert recording.calls == ["add athens one fails", "add athens two"]  # at once
-            await asyncio.sleep(1000)
-        assert recording.calls == ["add athens one fails", "add athens two"]  # and no later retry
-
     async def test_a_failed_update_is_retried_even_if_the_object_is_back_to_its_old_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -370,20 +274,6 @@ class TestRetries:
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
         assert recording.calls[1:] == ["update athens one two fails", "update athens two one"]
-
-    async def test_a_newer_change_replaces_the_retry_of_an_update(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(1)
-            recording.failures = 1
-            await put(sites, "athens", site("two"))
-            await asyncio.sleep(1)
-            await put(sites, "athens", site("three"))
-            await asyncio.sleep(1000)
-        assert recording.calls[1:] == ["update athens one two fails", "update athens two three"]
 
     async def test_a_delete_ends_every_retry(
         self, stores: MemoryStores, sites: MemoryStore
@@ -414,31 +304,6 @@ class TestRetries:
             "delete athens one",
             "add athens three",
         ]
-
-    async def test_the_failure_count_restarts_for_the_next_action(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        counted: list[int] = []
-
-        def policy(_error: Exception, failures: int) -> Retry:
-            counted.append(failures)
-            return Retry(10.0)
-
-        class Unable(RecordingWatcher):
-            async def add(self, new: Snapshot[Any]) -> None:
-                self.failures = 1 if text(new) == "two" and len(self.calls) < 5 else 0
-                await super().add(new)
-
-        await put(sites, "athens", site("one"))
-        recording = Unable()
-        async with running(controller(recording, retry_policy=policy), stores):
-            recording.failures = 2
-            await sites.delete("athens")
-            await put(sites, "athens", site("two"))
-            await asyncio.sleep(100)
-        deleted = ["delete athens one fails"] * 2 + ["delete athens one"]
-        assert recording.calls[1:] == [*deleted, "add athens two fails", "add athens two"]
-        assert counted == [1, 2, 1]
 
     async def test_a_resync_retries_a_failed_call_at_once_and_counts_its_failures_anew(
         self, stores: MemoryStores, sites: MemoryStore
@@ -493,30 +358,6 @@ class TestRetries:
             ("UPDATE three", "CREATE two", "second"),
         ]
 
-    async def test_without_a_dequeue_policy_any_change_ends_a_retry(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        recording.failures = 1
-        async with running(controller(recording, retry_dequeue_policy=None), stores):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(1)
-            await change(sites, "athens", "status", to={"seen": True})
-            await asyncio.sleep(1000)
-        assert recording.calls == ["add athens one fails", "update athens one one"]
-
-    async def test_a_retry_without_a_delay_uses_the_delay_of_the_controller(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        recording.failures = 3
-        async with running(
-            controller(recording, retry_policy=lambda _error, _failures: Retry()), stores
-        ):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(0.1)
-        assert recording.calls == [*["add athens one fails"] * 3, "add athens one"]
-
     async def test_a_policy_that_returns_stop_ends_the_controller_with_the_error(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -562,19 +403,6 @@ class TestRetries:
             recording.takes_s = 0
             await asyncio.sleep(10)
         assert recording.calls == ["add athens one"]
-
-    async def test_a_failing_error_handler_does_not_prevent_the_retry(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        def fails(error: Exception) -> None:
-            raise RuntimeError(str(error))
-
-        recording = RecordingWatcher()
-        recording.failures = 1
-        async with running(controller(recording, error_handler=fails), stores):
-            await put(sites, "athens", site("one"))
-            await asyncio.sleep(10)
-        assert recording.calls == ["add athens one fails", "add athens one"]
 
     async def test_a_store_error_is_retried_after_a_relist_even_if_the_policy_drops_it(
         self, stores: MemoryStores, sites: MemoryStore
@@ -630,45 +458,29 @@ class TestRetries:
         assert "the retry policy failed" in caplog.text
         assert "LookupError: on purpose 1" in caplog.text
 
-
-class TestSelectors:
-    async def test_an_object_with_unreadable_labels_does_not_match_a_selector(
-        self, stores: MemoryStores
-    ) -> None:
-        class Odd(Object, frozen=True):
-            metadata: dict[str, Any]  # type: ignore[assignment]  # invalid on purpose
-
-        odd = kv(Odd, bucket="odd")
-        recording = RecordingWatcher()
-        sites_controller = InformerController()
-        sites_controller.add_informer(odd, labels={"region": "eu"})
-        sites_controller.add_watcher(recording, odd)
-        async with running(sites_controller, stores):
-            store = stores.store(odd)
-            await put(store, "a", b'{"metadata": {"labels": [1]}, "spec": {"text": "a"}}')
-            await put(store, "b", site("b", labels={"region": "eu"}))
-            await asyncio.sleep(1)
-        assert recording.calls == ["add b b"]
-
-    async def test_a_label_selector_is_refused_for_a_kind_without_labels(self) -> None:
-        with pytest.raises(UsageError, match="no labels, finalizers or status"):
-            InformerController().add_informer(kv(dict, bucket="plain"), labels={"a": "b"})
-
-    async def test_several_informers_of_one_kind_share_its_watchers(
+    async def test_one_slow_retry_does_not_delay_another(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        parts = [kv(SITES.type, bucket="sites", keys=keys) for keys in ("eu.*", "us.*")]
-        recording = RecordingWatcher()
-        sites_controller = InformerController()
-        for part in parts:
-            sites_controller.add_informer(part, "sites")
-        sites_controller.add_watcher(recording, "sites")
-        async with running(sites_controller, stores):
-            for key in ("eu.berlin", "us.dallas", "ap.delhi"):
-                await put(sites, key, site("one"))
-            await asyncio.sleep(1)
-        assert sorted(recording.calls) == ["add eu.berlin one", "add us.dallas one"]
+        done: dict[str, float] = {}
 
+        class Slow(RecordingWatcher):
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
+                await super().record(call, snapshot)
+                await asyncio.sleep(50 if snapshot.key == "athens" else 0)
+                done[snapshot.key] = now()
+
+        recording = Slow()
+        recording.failures = 2
+        async with running(controller(recording), stores):
+            await put(sites, "athens", site("one"))
+            await put(sites, "berlin", site("one"))
+            began = now()
+            await asyncio.sleep(100)
+        assert done["athens"] - began == pytest.approx(55, abs=1)
+        assert done["berlin"] - began == pytest.approx(5, abs=1)
+
+
+class TestSelectors:
     async def test_an_informer_with_a_selector_adds_updates_and_deletes_matching_objects(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -708,30 +520,23 @@ class TestSelectors:
             await asyncio.sleep(1)
         assert recording.calls[-1] == "delete berlin three"
 
-
-class TestStartAndStop:
-    async def test_start_is_called_before_the_first_watcher_and_clean_after_the_last(
+    async def test_several_informers_of_one_kind_share_its_watchers(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        calls: list[str] = []
-
-        class Prepared(InformerController):
-            async def start(self) -> None:
-                calls.append("start")
-
-            async def clean(self) -> None:
-                calls.append("clean")
-
-        await put(sites, "athens", site("one"))
-        sites_controller = Prepared()
-        assert sites_controller.name == "prepared"
-        sites_controller.add_informer(SITES)
-        sites_controller.add_watcher(RecordingWatcher(calls=calls), SITES)
+        parts = [kv(SITES.type, bucket="sites", keys=keys) for keys in ("eu.*", "us.*")]
+        recording = RecordingWatcher()
+        sites_controller = InformerController()
+        for part in parts:
+            sites_controller.add_informer(part, "sites")
+        sites_controller.add_watcher(recording, "sites")
         async with running(sites_controller, stores):
-            pass
-        assert calls == ["start", "add athens one", "clean"]
-        assert sites.watches == 0
+            for key in ("eu.berlin", "us.dallas", "ap.delhi"):
+                await put(sites, key, site("one"))
+            await asyncio.sleep(1)
+        assert sorted(recording.calls) == ["add eu.berlin one", "add us.dallas one"]
 
+
+class TestStartAndStop:
     async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -743,21 +548,6 @@ class TestStartAndStop:
                 await asyncio.sleep(1)
             assert bool(recording.calls) is finished
             await sites.delete("athens")
-
-    async def test_a_controller_that_is_not_synced_stops_at_once(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        sites.fail(StoreTimeoutError("no answer"))
-        sites_controller = controller(RecordingWatcher())
-        sites_controller.use(nats=stores)
-        task = asyncio.create_task(sites_controller.run())
-        await asyncio.sleep(100)
-        assert sites_controller.host.failure is not None
-        assert not sites_controller.synced.is_set()
-        stopped_at = now()
-        sites_controller.stop()
-        await task
-        assert now() == stopped_at
 
     async def test_a_controller_without_informers_kinds_or_connection_is_refused(
         self, stores: MemoryStores

@@ -1,7 +1,6 @@
 """An opinionated watcher misses no change over failures, restarts and downtime."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -87,17 +86,6 @@ class TestAdding:
         assert held == [["another's", IN_PROGRESS]]
         assert await finalizers(sites, KEY) == ["another's", FINALIZER]
 
-    async def test_own_finalizer_writes_cause_no_update_and_no_second_add(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        recording.takes_s = 5
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
-            assert sites.writes == 3
-        assert recording.calls == ["add athens one"]
-
     async def test_a_failed_add_keeps_the_in_progress_finalizer_and_is_retried_as_an_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -110,16 +98,6 @@ class TestAdding:
             await settled()
         assert recording.calls == ["add athens one fails", "add athens one fails", "add athens one"]
         assert await finalizers(sites, KEY) == [FINALIZER]
-
-    async def test_add_gets_the_object_with_the_in_progress_finalizer(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
-        assert recording.seen[0].revision == 2
-        assert recording.seen[0].metadata.finalizers == (IN_PROGRESS,)
 
     async def test_an_object_that_changes_during_its_add_is_updated_afterwards(
         self, stores: MemoryStores, sites: MemoryStore
@@ -136,20 +114,6 @@ class TestAdding:
             await settled()
         assert recording.calls == ["add athens one", "update athens one two"]
         assert await finalizers(sites, KEY) == [FINALIZER]
-
-    async def test_a_finalizer_that_others_add_during_the_add_is_kept(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        class Meddled(RecordingWatcher):
-            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
-                changed_finalizers = [*await finalizers(sites, KEY), "another's"]
-                await change(sites, KEY, "metadata", "finalizers", to=changed_finalizers)
-                await super().record(call, snapshot)
-
-        async with running(controller(Meddled()), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
-        assert await finalizers(sites, KEY) == ["another's", FINALIZER]
 
     async def test_an_object_deleted_before_it_has_the_finalizer_is_never_added(
         self, stores: MemoryStores, sites: MemoryStore
@@ -169,35 +133,19 @@ class TestAdding:
         assert recording.calls == []
         assert sites_controller.failing == {SITES.name: {}}
 
-    async def test_an_object_marked_deleted_before_its_add_gets_no_finalizer(
+    async def test_a_finalizer_that_others_add_during_the_add_is_kept(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        recording, first = RecordingWatcher(), RecordingWatcher()
-        first.takes_s = 5
-        sites_controller = InformerController()
-        sites_controller.add_informer(SITES)
-        sites_controller.add_watcher(first, SITES)
-        sites_controller.add_watcher(opinionated(recording), SITES)
-        async with running(sites_controller, stores):
-            await put(sites, KEY, site("one", finalizers=["another's"]))
-            await asyncio.sleep(1)
-            await mark_deleted(sites, KEY)
-            await settled()
-        assert recording.calls == []
-        assert await finalizers(sites, KEY) == ["another's"]
+        class Meddled(RecordingWatcher):
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
+                changed_finalizers = [*await finalizers(sites, KEY), "another's"]
+                await change(sites, KEY, "metadata", "finalizers", to=changed_finalizers)
+                await super().record(call, snapshot)
 
-    async def test_an_object_marked_deleted_during_its_add_is_deleted_afterwards(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        recording.takes_s = 5
-        async with running(controller(recording), stores):
+        async with running(controller(Meddled()), stores):
             await put(sites, KEY, site("one"))
-            await asyncio.sleep(1)
-            await mark_deleted(sites, KEY)
             await settled()
-        assert recording.calls == ["add athens one", "delete athens one"]
-        assert sites.keys() == []
+        assert await finalizers(sites, KEY) == ["another's", FINALIZER]
 
 
 class TestUpdating:
@@ -230,18 +178,6 @@ class TestUpdating:
             await settled()
         assert recording.calls == ["add athens one fails", "add athens two"]
 
-    async def test_an_overwritten_object_gets_the_finalizer_again_and_an_update(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
-            await put(sites, KEY, site("two"))
-            await settled()
-        assert recording.calls == ["add athens one", "update athens one two"]
-        assert await finalizers(sites, KEY) == [FINALIZER]
-
     async def test_a_failed_update_is_retried_after_a_status_write(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -270,37 +206,6 @@ class TestDeleting:
         assert recording.calls == ["add athens one", "delete athens one"]
         assert sites.keys() == []
 
-    async def test_an_object_marked_deleted_gets_no_update(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one", finalizers=["another's"]))
-            await settled()
-            await mark_deleted(sites, KEY)
-            await settled()
-            await change(sites, KEY, "spec", "text", to="two")
-            await settled()
-            assert await finalizers(sites, KEY) == ["another's"]
-        assert recording.calls == ["add athens one", "delete athens one"]
-
-    async def test_an_object_that_changes_during_its_delete_gets_one_delete(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        class Meddled(RecordingWatcher):
-            async def delete(self, last: Snapshot[Any]) -> None:
-                await change(sites, KEY, "status", to={"seen": True})
-                await super().delete(last)
-
-        recording = Meddled()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one", finalizers=["another's"]))
-            await settled()
-            await mark_deleted(sites, KEY)
-            await settled()
-        assert recording.calls == ["add athens one", "delete athens one"]
-        assert await finalizers(sites, KEY) == ["another's"]
-
     async def test_a_failed_delete_keeps_the_object_and_is_retried(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -326,16 +231,6 @@ class TestDeleting:
             await settled()
         assert recording.calls == []
         assert sites.writes == 1
-
-    async def test_an_object_marked_deleted_without_finalizers_is_removed(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        await put(sites, KEY, site("one", deletionTimestamp="2026-01-01T00:00:00Z"))
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await settled()
-        assert recording.calls == []
-        assert sites.keys() == []
 
     async def test_an_object_deleted_despite_its_finalizer_gets_a_delete_of_its_last_state(
         self, stores: MemoryStores, sites: MemoryStore
@@ -400,18 +295,19 @@ class TestDeleting:
             await settled()
         assert recording.calls == ["add athens one"]
 
-    async def test_an_object_created_in_a_recreated_bucket_is_added(
+    async def test_an_object_marked_deleted_gets_no_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         recording = RecordingWatcher()
         async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
+            await put(sites, KEY, site("one", finalizers=["another's"]))
             await settled()
-            sites.recreate()
+            await mark_deleted(sites, KEY)
             await settled()
-            await put(sites, KEY, site("two"))
+            await change(sites, KEY, "spec", "text", to="two")
             await settled()
-        assert recording.calls == ["add athens one", "add athens two"]
+            assert await finalizers(sites, KEY) == ["another's"]
+        assert recording.calls == ["add athens one", "delete athens one"]
 
 
 class TestRestarts:
@@ -441,16 +337,6 @@ class TestRestarts:
         assert recording.calls == ["add athens one"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
-    async def test_a_failed_sync_is_retried_as_a_sync(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        await put(sites, KEY, site("one", finalizers=[FINALIZER]))
-        recording = RecordingWatcher()
-        recording.failures = 1
-        async with running(controller(recording), stores):
-            await settled()
-        assert recording.calls == ["sync athens one fails", "sync athens one"]
-
     @pytest.mark.parametrize("name", [FINALIZER, IN_PROGRESS])
     async def test_an_object_marked_deleted_during_a_stop_is_deleted(
         self, stores: MemoryStores, sites: MemoryStore, name: str
@@ -462,20 +348,6 @@ class TestRestarts:
             await settled()
         assert recording.calls == ["delete athens one"]
         assert sites.keys() == []
-
-    async def test_an_object_deleted_during_a_stop_despite_its_finalizer_gets_one_delete(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        await put(sites, KEY, site("one", finalizers=[FINALIZER]))
-        await sites.delete(KEY)
-        await put(sites, "berlin", site("without finalizers"))
-        await sites.delete("berlin")
-        recording = RecordingWatcher()
-        recording.failures = 1
-        for _ in range(2):
-            async with running(controller(recording), stores):
-                await settled()
-        assert recording.calls == ["delete athens one fails", "delete athens one"]
 
 
 class TestWrapping:
@@ -504,40 +376,8 @@ class TestWrapping:
             "delete athens two",
         ]
 
-    async def test_wrapping_without_sync_to_add_keeps_an_earlier_sync_func(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        await put(sites, KEY, site("one", finalizers=[FINALIZER]))
-        recording, wrapped = RecordingWatcher(), RecordingWatcher()
-        watcher = OpinionatedWatcher(SITES, sync_func=recording.add)
-        watcher.wrap(wrapped, sync_to_add=False)
-        sites_controller = InformerController()
-        sites_controller.add_informer(SITES)
-        sites_controller.add_watcher(watcher, SITES)
-        async with running(sites_controller, stores):
-            await settled()
-        assert (recording.calls, wrapped.calls) == (["add athens one"], [])
-
 
 class TestFailures:
-    async def test_an_add_is_made_after_a_long_outage_of_the_store(
-        self, stores: MemoryStores, sites: MemoryStore
-    ) -> None:
-        recording, first = RecordingWatcher(), RecordingWatcher()
-        first.takes_s = 5
-        sites_controller = InformerController()
-        sites_controller.add_informer(SITES)
-        sites_controller.add_watcher(first, SITES)
-        sites_controller.add_watcher(opinionated(recording), SITES)
-        async with running(sites_controller, stores):
-            await put(sites, KEY, site("one"))
-            await asyncio.sleep(1)
-            sites.fail(StoreTimeoutError("no answer"))
-            await asyncio.sleep(3600)
-            sites.fail(None)
-            await settled()
-        assert recording.calls == ["add athens one"]
-
     async def test_two_watchers_with_one_finalizer_are_refused(self) -> None:
         sites_controller = controller(RecordingWatcher())
         with pytest.raises(UsageError, match=f"have the finalizer {FINALIZER}"):
@@ -564,6 +404,24 @@ class TestFailures:
         fails = "delete athens one fails"
         assert second_recording.calls == ["add athens one", fails, fails, "delete athens one"]
         assert sites.keys() == []
+
+    async def test_an_add_is_made_after_a_long_outage_of_the_store(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        recording, first = RecordingWatcher(), RecordingWatcher()
+        first.takes_s = 5
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(first, SITES)
+        sites_controller.add_watcher(opinionated(recording), SITES)
+        async with running(sites_controller, stores):
+            await put(sites, KEY, site("one"))
+            await asyncio.sleep(1)
+            sites.fail(StoreTimeoutError("no answer"))
+            await asyncio.sleep(3600)
+            sites.fail(None)
+            await settled()
+        assert recording.calls == ["add athens one"]
 
 
 class TestCluster:
@@ -618,35 +476,6 @@ class TestCluster:
         assert recording.calls == ["add ns/one one", "delete ns/one one"]
         assert widgets.keys() == []
 
-    async def test_a_recreated_kubernetes_object_is_added_and_deleted_separately(
-        self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
-    ) -> None:
-        recording = RecordingWatcher()
-        async with running(self.watching(recording), stores, cluster):
-            for number in ("1", "2", "3"):
-                await put(widgets, WIDGET, site(number))
-                await settled()
-                widgets.break_watches()  # so that a relist shows another object
-                await widgets.delete(WIDGET)
-                await until(lambda: not widgets.keys())
-        calls = [call.split()[0::2] for call in recording.calls]
-        assert calls == [[action, number] for number in "123" for action in ("add", "delete")]
-
-    async def test_finalizers_removed_by_hand_end_the_retries_of_a_delete(
-        self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
-    ) -> None:
-        recording = RecordingWatcher()
-        async with running(self.watching(recording), stores, cluster):
-            await put(widgets, WIDGET, site("one"))
-            await settled()
-            recording.failures = 100
-            await widgets.delete(WIDGET)
-            await asyncio.sleep(1)
-            await change(widgets, WIDGET, "metadata", "finalizers", to=[])
-            await asyncio.sleep(3600)
-        assert recording.calls == ["add ns/one one", "delete ns/one one fails"]
-        assert widgets.keys() == []
-
     async def test_an_informer_selects_kubernetes_objects_by_labels(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
@@ -674,11 +503,3 @@ class TestCluster:
         sites_controller.use(nats=stores)
         with pytest.raises(UsageError, match="stored in Kubernetes"):
             await sites_controller.run()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the condition was never true")

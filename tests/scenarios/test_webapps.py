@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.webapps import WebApps, name_of
-from natsctl import InvalidObjectError, StoreMissingError
 from natsctl.testing import Harness, MemoryManifestStore, running
 from tests.support.controllers.app_controller import document, put
 from tests.support.stores import documents
@@ -112,14 +111,6 @@ async def test_an_app_is_ready_once_its_deployment_is_observed_and_ready() -> No
         assert (await shown.status("shop"))["ready"] is False
 
 
-async def test_a_changed_environment_changes_the_pod_template() -> None:
-    async with cluster() as shown:
-        await shown.app("shop", env={"MODE": "a"})
-        before = shown.deployment("default/shop")["template"]
-        await shown.app("shop", env={"MODE": "b"})
-        assert shown.deployment("default/shop")["template"] != before
-
-
 async def test_unset_fields_default_to_those_of_the_namespace_or_of_all() -> None:
     async with cluster() as shown:
         await shown.defaults("all", replicas=2, env={"TEAM": "all", "LOG": "info"})
@@ -135,16 +126,6 @@ async def test_unset_fields_default_to_those_of_the_namespace_or_of_all() -> Non
         assert [shown.deployment(key)["replicas"] for key in keys] == [2, 3, 0]
 
 
-async def test_a_changed_default_applies_at_the_next_resync() -> None:
-    async with cluster() as shown:
-        await shown.app("shop")
-        await shown.defaults("all", replicas=4)
-        assert shown.deployment("default/shop")["replicas"] == 1
-        shown.harness.runtime.resync()
-        await shown.harness.run_until_idle()
-        assert shown.deployment("default/shop")["replicas"] == 4
-
-
 async def test_an_invalid_default_is_ignored() -> None:
     async with cluster() as shown:
         await shown.defaults("all", replicas=3)
@@ -154,41 +135,6 @@ async def test_an_invalid_default_is_ignored() -> None:
         await shown.defaults("all", env={"a b": "x"})
         await shown.app("pier")
         assert shown.configs.document("default/pier")["data"] == {"PORT": "8080"}
-
-
-@pytest.mark.parametrize("index", range(3), ids=["config", "deployment", "service"])
-async def test_an_object_deleted_by_hand_is_created_again(index: int) -> None:
-    async with cluster() as shown:
-        await shown.app("shop")
-        await (shown.configs, shown.deployments, shown.services)[index].delete("default/shop")
-        await shown.harness.run_until_idle()
-        assert shown.keys() == [["default/shop"]] * 3
-
-
-async def test_an_edit_or_forced_apply_by_others_is_reverted() -> None:
-    async with cluster() as shown:
-        await shown.app("shop", replicas=2)
-        await shown.edit(shown.deployments, "default/shop", spec={"replicas": 9})
-        assert shown.deployment("default/shop")["replicas"] == 2
-        theirs = shown.deployments.document("default/shop")
-        scaled: documents.Document = {
-            **{name: theirs[name] for name in ("apiVersion", "kind")},
-            "metadata": {"name": "shop", "namespace": "default"},
-            "spec": {"replicas": 5},
-        }
-        uid = str(documents.metadata_of(theirs)["uid"])
-        await shown.deployments.apply(scaled, manager="kubectl", uid=uid, force=True)
-        await shown.harness.run_until_idle()
-        assert shown.deployment("default/shop")["replicas"] == 2
-
-
-async def test_deleting_an_app_deletes_only_its_objects() -> None:
-    async with cluster() as shown:
-        await shown.app("shop")
-        await shown.app("pier")
-        await shown.harness.stores.store(APPS).delete("shop")
-        await shown.harness.run_until_idle()
-        assert shown.keys() == [["default/pier"]] * 3
 
 
 async def test_an_app_that_changes_its_namespace_leaves_no_objects_in_the_old_one() -> None:
@@ -234,49 +180,6 @@ async def test_an_invalid_spec_is_a_condition_and_changes_no_object(
         assert accepted["status"] == "True"
 
 
-async def test_an_invalid_manifest_is_not_retried_until_the_app_changes() -> None:
-    async with cluster() as shown:
-        shown.configs.fail(InvalidObjectError("spec.what: no such thing"))
-        await put(shown.harness.stores.store(APPS), "shop", {"spec": {"image": WEB}})
-        await shown.harness.run_until_idle()
-        accepted = await shown.condition("shop", "Accepted")
-        assert accepted is not None
-        assert accepted["message"] == "spec.what: no such thing"
-        shown.configs.fail(None)
-        shown.harness.runtime.resync()
-        await shown.harness.run_until_idle()
-        assert shown.keys() == [[]] * 3
-        await shown.app("shop", image="example.com/web:2")
-        assert shown.keys() == [["default/shop"]] * 3
-
-
-async def test_an_app_waits_for_a_missing_namespace() -> None:
-    async with cluster() as shown:
-        shown.configs.fail(StoreMissingError("there is no namespace 'shops'"))
-        await put(shown.harness.stores.store(APPS), "shop", {"spec": {"image": WEB}})
-        with pytest.raises(TimeoutError):
-            await shown.harness.run_until_idle(limit_s=5)
-        assert "no namespace 'shops'" in shown.harness.runtime.status().failing["shop"]
-        shown.configs.fail(None)
-        await shown.harness.run_until_idle()
-        assert shown.keys() == [["default/shop"]] * 3
-
-
-async def test_a_converged_app_is_written_only_after_a_deletion() -> None:
-    async with cluster() as shown:
-        await shown.app("shop", replicas=1)
-        await shown.runs("default/shop", ready=1)
-        stores = (shown.configs, shown.deployments, shown.services)
-        writes = [store.writes for store in stores]
-        shown.harness.runtime.resync()
-        await shown.harness.run_until_idle()
-        assert [store.writes for store in stores] == writes
-        await shown.services.delete("default/shop")
-        await shown.harness.run_until_idle()
-        deleted_and_made = [writes[0], writes[1], writes[2] + 2]
-        assert [store.writes for store in stores] == deleted_and_made
-
-
 def test_a_key_that_is_a_legal_service_name_is_the_name() -> None:
     assert [name_of(key) for key in ("shop", "a", "team-a", "x" * 63)] == [
         "shop",
@@ -284,28 +187,6 @@ def test_a_key_that_is_a_legal_service_name_is_the_name() -> None:
         "team-a",
         "x" * 63,
     ]
-
-
-@pytest.mark.parametrize(
-    ("key", "begins"),
-    [
-        ("team-a.shop", "team-a-shop-"),
-        ("Shop", "shop-"),
-        ("1st", "app-1st-"),
-        ("a/b=c", "a-b-c-"),
-        ("=", "app-"),
-        ("k" * 200, "k" * 40),
-        ("shop-", "shop-"),
-    ],
-)
-def test_the_name_for_another_key_begins_with_its_legal_characters(key: str, begins: str) -> None:
-    assert name_of(key).startswith(begins)
-    assert name_of(key) != name_of(name_of(key))
-
-
-def test_similar_keys_have_different_names() -> None:
-    keys = ("a.b", "a/b", "a-b", "A.b", "a_b", "a=b", "a..b", "-a-b", "a-b-")
-    assert len({name_of(key) for key in keys}) == len(keys)
 
 
 @given(st.text(alphabet="abAB01-_=./", min_size=1, max_size=250))

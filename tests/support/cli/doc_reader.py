@@ -34,12 +34,16 @@ class Terminal:
             raise RuntimeError(f"{self.command} exited with {self._process.returncode}:\n{text}")
         return text
 
-    async def interrupt(self) -> None:
-        """Interrupt the command, and expect status 0, or 130 of one that only shows objects."""
+    async def interrupt(self) -> str:
+        """Interrupt the command, and return its output.
+
+        Its status is 0, or 130 if it only shows objects.
+        """
         expected = 130 if " get " in self.command else 0
         self._process.send_signal(signal.SIGINT)
         async with asyncio.timeout(LIMIT_S):
             assert await self._process.wait() == expected, self._log.read_text()
+        return self._log.read_text()
 
     async def close(self) -> None:
         """Kill the command if it still runs."""
@@ -152,9 +156,9 @@ class Reader:
     async def _interrupt(self, step: RunCommand) -> None:
         """Interrupt the oldest terminal with this command."""
         terminal = next(running for running in self._terminals if running.command == step.command)
-        await terminal.interrupt()
+        output = await terminal.interrupt()
         self._terminals.remove(terminal)
-        assert step.is_part_of(terminal.output()), f"{step}\n{terminal.output()}"
+        assert step.is_part_of(output), f"{step}\n{output}"
 
     async def _execute(self, command: str) -> tuple[int | None, str, str]:
         process = await asyncio.create_subprocess_shell(

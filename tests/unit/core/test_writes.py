@@ -5,13 +5,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, Written, read, rewrite
+from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, Written, rewrite
 from natsctl.core.informer import Informer
 from natsctl.core.sync import Sync
 from natsctl.core.writes import Writes
 from natsctl.errors import (
     ConflictError,
-    InvalidKeyError,
     NotFoundError,
     StoreError,
     StoreMissingError,
@@ -19,7 +18,7 @@ from natsctl.errors import (
 )
 from natsctl.model.store import Change, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing import MemoryStore
-from tests.support.stores.sample_objects import THINGS, Thing, applied, broken, stored, value
+from tests.support.stores.sample_objects import THINGS, Thing, applied, stored, value
 
 # ---- writes: a sync never reads a state older than its key's last write, and knows its own changes
 
@@ -72,15 +71,6 @@ class TestReads:
             show(informer, applied("x", 2, "older"))
             assert writes.read(informer, "x") == stored("x", 3, "mine")
 
-    async def test_other_syncs_and_other_tasks_read_the_cache(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1, "mine"))
-            with Sync("b"):
-                assert writes.read(informer, "x") is None
-        assert writes.read(informer, "x") is None
-
     async def test_concurrent_syncs_do_not_read_each_others_writes(
         self, writes: Writes, informer: Informer[Thing]
     ) -> None:
@@ -97,72 +87,6 @@ class TestReads:
             stored("x", 1, "b"),
         )
 
-    async def test_a_task_started_by_a_sync_reads_and_writes_for_its_key(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        async def write() -> None:
-            wrote(writes, informer, stored("x", 1, "mine"))
-
-        with Sync("a"):
-            await asyncio.create_task(write())
-            assert writes.read(informer, "x") == stored("x", 1, "mine")
-
-    async def test_a_write_outside_a_sync_is_not_recorded(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        wrote(writes, informer, stored("x", 1, "mine"))
-        with Sync("a"):
-            assert writes.read(informer, "x") is None
-
-    async def test_a_write_after_a_sync_is_not_recorded(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            pass
-        wrote(writes, informer, stored("x", 1, "mine"))
-        assert "a" not in writes.unseen
-
-    async def test_newest_returns_the_written_state_or_the_cached_one_even_if_invalid(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        show(informer, applied("x", 1, "good"), broken("x", 2))
-        with Sync("a"):
-            newest = writes.newest(informer, "x")
-            assert newest is not None
-            assert newest.revision == 2
-            assert writes.read(informer, "x") == stored("x", 1, "good")
-            wrote(writes, informer, stored("x", 3, "mine"))
-            assert writes.newest(informer, "x") == stored("x", 3, "mine")
-
-    async def test_stores_are_tracked_separately(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        other_informer = Informer(store, THINGS)
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1, "mine"))
-            assert writes.read(other_informer, "x") is None
-
-    async def test_written_keys_are_those_of_one_store(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        other_informer = Informer(store, THINGS)
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1))
-            wrote(writes, other_informer, stored("y", 1))
-            assert writes.written_keys(informer) == {"x"}
-            assert writes.written_keys(other_informer) == {"y"}
-
-    async def test_written_keys_are_those_of_the_sync(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            assert writes.written_keys(informer) == set()
-            wrote(writes, informer, stored("x", 1))
-            writes.landed(informer, "y", Written(2, None))
-            assert writes.written_keys(informer) == {"x", "y"}
-        with Sync("b"):
-            assert writes.written_keys(informer) == set()
-
 
 class TestWait:
     async def test_a_cache_that_catches_up_needs_no_read_of_the_store(
@@ -175,15 +99,6 @@ class TestWait:
         await asyncio.sleep(1)
         show(informer, applied("x", 1))
         await waiting
-
-    async def test_any_later_revision_of_the_store_ends_the_wait(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            writes.landed(informer, "x", Written(2, None))
-        show(informer, Deleted("other", 3))
-        await writes.wait("a")
-        assert now() == 0
 
     async def test_wait_covers_every_store(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
@@ -229,29 +144,6 @@ class TestLostAnswers:
         with Sync("a"):
             assert writes.read(informer, "x") == before
 
-    async def test_the_same_sync_still_reads_its_earlier_write(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        mine = stored("x", 1, "mine")
-        with Sync("a"):
-            wrote(writes, informer, mine)
-            with pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
-                raise StoreTimeoutError("late")
-            assert writes.read(informer, "x") == mine
-
-    async def test_a_later_answer_makes_the_result_known(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            with pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
-                raise StoreTimeoutError("late")
-            mine = stored("x", 5, "mine")
-            wrote(writes, informer, mine)
-        show(informer, applied("x", 5, "mine"))
-        await writes.wait("a")  # the store does not have the object
-        assert store.keys() == []
-        assert "a" not in writes.unseen
-
     @pytest.mark.parametrize("error", [ConflictError("changed"), NotFoundError("gone")])
     async def test_a_refused_write_needs_no_read(
         self, writes: Writes, informer: Informer[Thing], error: StoreError
@@ -259,13 +151,6 @@ class TestLostAnswers:
         with Sync("a"), pytest.raises(type(error)), writes.writing(informer, "x"):
             raise error
         assert "a" not in writes.unseen
-
-    async def test_a_write_outside_of_a_sync_needs_no_read(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
-            raise StoreTimeoutError("late")
-        assert not writes.unseen
 
 
 class TestDeadline:
@@ -290,27 +175,6 @@ class TestDeadline:
         assert now() == 10
         assert writes.timeouts == 3
 
-    async def test_an_unreadable_store_is_an_error(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, await store.create("x", value()))
-            store.fail(StoreMissingError("no bucket"))
-            with pytest.raises(StoreMissingError):
-                await writes.wait("a")
-
-    async def test_a_cache_that_has_caught_up_is_read_again(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            mine = await store.create("x", value("mine"))
-            wrote(writes, informer, mine)
-            await writes.wait("a")
-            show(informer, applied("x", 1, "mine"), applied("x", 2, "theirs"))
-            assert writes.read(informer, "x") == stored("x", 2, "theirs")
-            await writes.wait("a")
-        assert now() == 10
-
     async def test_a_state_older_than_the_deletion_in_the_store_is_not_read(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -321,15 +185,6 @@ class TestDeadline:
             await store.delete("x")
             await writes.wait("a")
             show(informer, applied("x", 2, "second"))
-            assert writes.read(informer, "x") is None
-
-    async def test_an_object_that_vanished_from_the_store_is_not_read_from_the_cache(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        show(informer, applied("x", 1))
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 2))
-            await writes.wait("a")
             assert writes.read(informer, "x") is None
 
     async def test_a_deleted_object_is_not_read_from_a_cache_that_still_has_it(
@@ -451,20 +306,6 @@ class TestMemory:
         with Sync("a"):
             assert writes.read(informer, "y") == stored("y", 2)
 
-    async def test_the_later_of_two_writes_counts(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1, "one"))
-            wrote(writes, informer, stored("x", 2, "two"))
-            show(informer, applied("x", 1, "one"))
-            assert writes.read(informer, "x") == stored("x", 2, "two")
-        waiting = asyncio.create_task(writes.wait("a"))
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        show(informer, applied("x", 2, "two"))
-        await waiting
-
 
 class Recorder:
     """Records foreign changes in `changes` and the writers of own changes in `ours`."""
@@ -534,27 +375,9 @@ class TestOwnWrites:
             recorder.see(before, after)
         assert recorder.ours == ["a", "b"]
 
-    def test_a_later_change_by_others_is_passed_on(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        recorder.see(None, 1)
-        theirs = recorder.see(1, 2)
-        assert recorder.changes == [theirs]
-
 
 class TestCombinedChanges:
     """A change that covers more than an own write counts as foreign."""
-
-    def test_a_change_by_others_before_an_own_write_is_passed_on(self, recorder: Recorder) -> None:
-        write(recorder, 2, 3)
-        theirs = recorder.see(1, 2)
-        recorder.see(2, 3)
-        assert recorder.changes == [theirs]
-
-    def test_a_change_by_others_after_an_own_write_is_passed_on(self, recorder: Recorder) -> None:
-        write(recorder, 1, 2)
-        recorder.see(1, 2)
-        theirs = recorder.see(2, 3)
-        assert recorder.changes == [theirs]
 
     @pytest.mark.parametrize(("before", "after"), [(1, 3), (1, 4), (2, 4), (None, 3), (2, None)])
     def test_a_change_that_covers_own_and_foreign_writes_is_passed_on(
@@ -570,13 +393,6 @@ class TestCombinedChanges:
         write(recorder, 1, None)
         change = recorder.see(1, 9)
         assert recorder.changes == [change]
-
-    def test_an_own_write_that_is_never_shown_hides_no_later_change(
-        self, recorder: Recorder
-    ) -> None:
-        write(recorder, 2, 3)
-        changes = [recorder.see(1, 5), recorder.see(5, 6)]
-        assert recorder.changes == changes
 
 
 class TestPendingWrites:
@@ -599,11 +415,6 @@ class TestPendingWrites:
             assert recorder.changes == []
         assert recorder.changes == [before, after]
 
-    def test_changes_of_other_objects_are_not_delayed(self, recorder: Recorder) -> None:
-        with recorder.writing():
-            other_change = recorder.see(None, 1, key="other")
-            assert recorder.changes == [other_change]
-
     def test_a_failed_write_hides_no_change(self, recorder: Recorder) -> None:
         changes: list[Change[Thing]] = []
 
@@ -615,11 +426,6 @@ class TestPendingWrites:
         with pytest.raises(OSError, match="no"):
             fail()
         assert recorder.changes == changes
-
-    def test_a_skipped_write_hides_no_change(self, recorder: Recorder) -> None:
-        with recorder.writing():
-            theirs = recorder.see(None, 1)
-        assert recorder.changes == [theirs]
 
     def test_changes_wait_until_both_concurrent_writers_are_done(self, recorder: Recorder) -> None:
         with recorder.writing():
@@ -641,12 +447,6 @@ class TestOverwrittenWrites:
         recorder.see(None, 3)
         assert recorder.undone == ["a"]
         assert recorder.ours == ["b"]
-
-    def test_the_writer_of_the_newest_state_is_not_synced_again(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        write(recorder, 0, 3)
-        recorder.see(None, 3)
-        assert recorder.undone == []
 
     def test_a_writer_whose_write_is_not_shown_yet_is_not_synced_again(
         self, recorder: Recorder
@@ -672,24 +472,6 @@ class TestUndoneWrites:
         recorder.listed()
         assert sorted(recorder.undone) == ["a", "b"]
 
-    def test_a_write_that_was_shown_is_not_undone(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        recorder.see(None, 1)
-        recorder.listed()
-        assert recorder.undone == []
-
-    def test_a_second_listing_does_not_notify_again(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        recorder.listed()
-        recorder.listed()
-        assert recorder.undone == ["a"]
-
-    def test_a_change_shown_after_its_write_was_undone_is_foreign(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        recorder.listed()
-        change = recorder.see(None, 1)
-        assert (recorder.changes, recorder.ours) == ([change], [])
-
 
 # ---- rewrites of one object by compare-and-set with retries
 
@@ -713,53 +495,7 @@ def append(current: Stored | None) -> bytes:
     return (b"" if current is None else current.value) + b"x"
 
 
-class TestRead:
-    async def test_an_existing_object_is_returned(self, store: MemoryStore) -> None:
-        created = await store.create("a", value())
-        assert await read(store, "a") == created
-
-    async def test_a_missing_object_is_none(self, store: MemoryStore) -> None:
-        assert await read(store, "a") is None
-        await store.create("a", value())
-        await store.delete("a")
-        assert await read(store, "a") is None
-
-    async def test_other_errors_are_raised(self, store: MemoryStore) -> None:
-        with pytest.raises(InvalidKeyError):
-            await read(store, "a..b")
-
-
 class TestRewrite:
-    async def test_a_missing_object_is_created(self, store: MemoryStore) -> None:
-        result = await rewrite(store, "a", append)
-        assert result == Rewritten(await store.get("a"), 0)
-        assert result.stored.value == b"x"
-
-    async def test_the_given_state_is_changed_without_a_read(self, store: MemoryStore) -> None:
-        seen = await store.create("a", b"1")
-        writes = store.writes
-        result = await rewrite(store, "a", append, seen=seen)
-        assert result == Rewritten(await store.get("a"), seen.revision)
-        assert result.stored.value == b"1x"
-        assert store.writes == writes + 1
-
-    async def test_an_outdated_state_is_replaced_by_the_newest(self, store: MemoryStore) -> None:
-        seen = await store.create("a", b"1")
-        newest = await store.update("a", b"2", revision=seen.revision)
-        result = await rewrite(store, "a", append, seen=seen)
-        assert (result.stored.value, result.base) == (b"2x", newest.revision)
-
-    async def test_an_object_deleted_concurrently_is_created(self, store: MemoryStore) -> None:
-        seen = await store.create("a", b"1")
-        await store.delete("a")
-        result = await rewrite(store, "a", append, seen=seen)
-        assert (result.stored.value, result.base) == (b"x", 0)
-
-    async def test_an_object_created_concurrently_is_changed(self, store: MemoryStore) -> None:
-        created = await store.create("a", b"1")
-        result = await rewrite(store, "a", append, seen=None)
-        assert (result.stored.value, result.base) == (b"1x", created.revision)
-
     async def test_an_unchanged_object_is_not_written(self, store: MemoryStore) -> None:
         seen = await store.create("a", b"1")
         writes = store.writes
@@ -788,16 +524,6 @@ class TestRewrite:
         seen = await store.create("a", b"1")
         with pytest.raises(ConflictError, match=r"a of Thing\.things"):
             await rewrite(store, "a", append, seen=seen)
-
-    async def test_an_error_of_the_change_is_raised_and_nothing_is_written(
-        self, store: MemoryStore
-    ) -> None:
-        def refuse(_: Stored | None) -> bytes:
-            raise NotFoundError("not without it")
-
-        with pytest.raises(NotFoundError, match="not without it"):
-            await rewrite(store, "a", refuse)
-        assert store.keys() == []
 
     async def test_a_write_with_an_unknown_result_raises_its_error(
         self, store: MemoryStore

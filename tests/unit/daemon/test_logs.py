@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -14,15 +13,10 @@ import pytest
 from natsctl import KubeOptions, NatsOptions
 from natsctl.daemon.logs import KINDS_MAX, log_to_stderr, secrets_of
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
-from natsctl.errors import StoreError, UsageError
 from natsctl.telemetry.logger import (
-    HidingFormatter,
-    LogEvent,
     bind_log_context,
     get_logger,
 )
-from natsctl.telemetry.tracing import sync_span
-from tests.support.clients.span_recorder import recording
 
 # ---- each log record is one line, as text or JSON, with its fields and without secrets
 
@@ -66,34 +60,6 @@ def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None
     assert record["message"] == "sync of shop failed"
     assert "ValueError: invalid literal" in record["exception"]
     assert record["time"].endswith("Z")
-
-
-async def test_a_json_line_has_the_fields_of_its_task(capsys: pytest.CaptureFixture[str]) -> None:
-    log_to_stderr(LogSettings(format="json"))
-    bind_log_context(controller="greetings", key="shop", operation="put", attempt=2)
-    log.info("written")
-    (record,) = log_records(capsys)
-    about = {name: record[name] for name in ("controller", "key", "operation", "attempt")}
-    assert about == {"controller": "greetings", "key": "shop", "operation": "put", "attempt": 2}
-
-
-@pytest.mark.parametrize("style", ["text", "json"])
-async def test_a_line_has_the_ids_of_the_recorded_trace(
-    style: LogFormat, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log_to_stderr(LogSettings(format=style))
-    with recording() as recorded, sync_span("shops", dict):
-        log.info("written")
-    log.info("written later")
-    line, later = capsys.readouterr().err.splitlines()
-    (span,) = recorded.spans
-    trace, span_id = f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
-    if style == "json":
-        record = json.loads(line)
-        assert (record["trace_id"], record["span_id"]) == (trace, span_id)
-    else:
-        assert line.endswith(f"written  trace_id={trace} span_id={span_id}")
-    assert "trace_id" not in later
 
 
 async def test_a_text_line_has_the_fields_of_its_task(
@@ -225,12 +191,6 @@ def test_the_secrets_of_options_include_those_in_urls() -> None:
     assert list(secrets_of(NatsOptions())) == []
 
 
-def test_an_invalid_url_is_rejected_without_its_secret() -> None:
-    with pytest.raises(UsageError) as caught:
-        list(secrets_of(NatsOptions(servers=("http://ann:hush@hub",))))
-    assert "hush" not in str(caught.value)
-
-
 # ---- a log line that repeats is written once a second with a count
 
 logger = get_logger("natsctl.some")
@@ -240,19 +200,6 @@ JSON = LogSettings(format="json", level="info")
 
 def messages(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
     return [(record["message"], record.get("repeated", 1)) for record in log_records(capsys)]
-
-
-async def test_two_thousand_lines_of_one_event_are_written_as_two(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr(JSON)
-    for number in range(2000):
-        logger.warning("sync failed", controller="shops", error=f"no {number}")
-    assert [record["error"] for record in log_records(capsys)] == ["no 0"]
-    await asyncio.sleep(1.1)
-    assert [(record["error"], record["repeated"]) for record in log_records(capsys)] == [
-        ("no 1999", 1999)
-    ]
 
 
 async def test_repeated_lines_are_written_once_a_second_with_an_exact_count(
@@ -266,29 +213,6 @@ async def test_repeated_lines_are_written_once_a_second_with_an_exact_count(
     lines = messages(capsys)
     assert len(lines) <= 7
     assert sum(count for _, count in lines) == 500
-
-
-async def test_a_single_line_is_written_immediately(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr(JSON)
-    logger.warning("sync failed", controller="shops")
-    assert messages(capsys) == [("sync failed", 1)]
-    await asyncio.sleep(5)
-    assert messages(capsys) == []
-    logger.warning("sync failed", controller="shops")
-    assert messages(capsys) == [("sync failed", 1)]
-
-
-async def test_lines_with_another_controller_level_or_message_are_not_folded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr(JSON)
-    logger.warning("sync failed", controller="shops")
-    logger.warning("sync failed", controller="routes")
-    logger.error("sync failed", controller="shops")
-    logger.warning("sync was slow", controller="shops")
-    assert len(messages(capsys)) == 4
 
 
 async def test_events_are_folded_by_controller_kind_and_bucket(
@@ -321,22 +245,6 @@ async def test_lines_about_many_keys_are_folded(capsys: pytest.CaptureFixture[st
     assert (last["key"], last["repeated"]) == ("k99", 99)
 
 
-async def test_tracebacks_of_different_error_types_are_not_folded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr(JSON)
-    for text in ("one", "two", None):
-        try:
-            int(text)  # type: ignore[arg-type]  # the last is an error of another type
-        except (TypeError, ValueError):
-            logger.exception("sync failed", controller="shops")
-    await asyncio.sleep(1.1)
-    shown = [
-        record["exception"].splitlines()[-1].partition(":")[0] for record in log_records(capsys)
-    ]
-    assert shown == ["ValueError", "TypeError", "ValueError"]
-
-
 async def test_user_lines_and_lines_below_warning_are_not_folded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -345,23 +253,6 @@ async def test_user_lines_and_lines_below_warning_are_not_folded(
         logging.getLogger("shops.handler").warning("sold out")
         logger.info("leading", controller="shops")
     assert len(messages(capsys)) == 20
-
-
-async def test_lines_of_threads_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
-    log_to_stderr(JSON)
-
-    def repeat() -> None:
-        for _ in range(50):
-            logger.warning("slow", controller="shops")
-
-    logger.warning("slow", controller="shops")
-    threads = [threading.Thread(target=repeat) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    await asyncio.sleep(1.1)
-    assert messages(capsys) == [("slow", 1), ("slow", 200)]
 
 
 def test_folded_lines_are_written_when_the_handler_closes(
@@ -389,52 +280,4 @@ async def test_the_oldest_of_too_many_folded_lines_is_written(
     assert sum(count for _, count in lines) == KINDS_MAX + 3
 
 
-async def test_text_lines_show_the_count(capsys: pytest.CaptureFixture[str]) -> None:
-    log_to_stderr(LogSettings())
-    for _ in range(3):
-        logger.warning("slow", controller="shops")
-    await asyncio.sleep(1.1)
-    assert capsys.readouterr().err.splitlines()[-1].endswith("slow  controller=shops repeated=2")
-
-
 # ---- a log line is an event with its own fields and those of its task
-
-
-def test_a_record_has_the_event_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:
-    log = get_logger("some")
-    log.warning("lost leadership", controller="greetings", epoch=41, key=None, reason="100 % late")
-    (record,) = caplog.records
-    assert (record.name, record.funcName) == (
-        "some",
-        "test_a_record_has_the_event_and_its_fields",
-    )
-    assert record.msg == LogEvent(
-        "lost leadership", {"controller": "greetings", "epoch": 41, "reason": "100 % late"}
-    )
-    assert caplog.messages == [
-        "lost leadership controller=greetings epoch=41 reason='100 % late'",
-    ]
-
-
-def test_an_error_is_a_field_and_a_traceback_is_optional(caplog: pytest.LogCaptureFixture) -> None:
-    log = get_logger("some")
-    log.error("sync failed", error=StoreError(), exc_info=ValueError("no luck"))
-    assert caplog.messages == ["sync failed error=StoreError"]
-    assert "ValueError: no luck" in caplog.text
-
-
-def test_a_logger_formats_nothing_below_its_level() -> None:
-    class Unread:
-        def __str__(self) -> str:
-            raise AssertionError("the field was formatted")
-
-    get_logger("some").debug("cache synced", kind=Unread())
-
-
-def test_the_formatter_hides_secrets_in_messages_and_tracebacks() -> None:
-    formatter = HidingFormatter("natsctl: %(message)s")
-    error = OSError("nats://u:hush@b")
-    record = logging.makeLogRecord(
-        {"msg": "at %s", "args": ("nats://u:hush@a",), "exc_info": (OSError, error, None)}
-    )
-    assert formatter.format(record) == "natsctl: at nats://***@a\n  OSError: nats://***@b"

@@ -1,22 +1,17 @@
 """An operator starts its controllers in order and stops all of them in reverse order."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from natsctl import Controller, ControllerRuntime, Kind, Object, Operator, Stop, kv, primary
-from natsctl.core.coordination.shares import Participation
+from natsctl import Controller, Kind, Object, Operator, Stop, kv, primary
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import HandlerError, NatsctlError, UsageError
 from natsctl.model.store import ManifestStores, Stores
 from natsctl.testing import MemoryStores
-from natsctl.watchers import InformerController
-from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
 
 
 class App(Object, frozen=True):
@@ -109,27 +104,6 @@ async def test_a_failed_start_stops_the_earlier_controllers_and_skips_the_later_
     assert events == ["first starts", "failing ends", "first ends"]
 
 
-async def test_a_process_that_crashes_at_the_start_of_an_election_leaves_no_coroutine() -> None:
-    stores, events = MemoryStores(), list[str]()
-    operator = Operator(
-        [First(events)],
-        nats=stores,
-        participate=partial(Participation, stores.store, count=1, ttl_s=10),
-    )
-    running, test = asyncio.create_task(operator.run()), asyncio.current_task()
-
-    def crash() -> None:
-        for task in asyncio.all_tasks() - {test}:
-            task.cancel()
-
-    asyncio.get_running_loop().call_soon(crash)  # the controller's task has not taken a step
-    with suppress(asyncio.CancelledError):
-        await running
-    gc.collect()  # a coroutine that was never awaited is a warning, which fails this test
-    assert running.cancelled()
-    assert events == []
-
-
 async def test_the_leadership_of_an_unknown_controller_is_refused() -> None:
     with pytest.raises(UsageError, match="no controller named 'typo'"):
         Operator().leads("typo")
@@ -158,13 +132,6 @@ async def test_a_stop_waits_for_running_syncs_up_to_the_timeout() -> None:
         assert ("slow is done" in events) is finished
         assert asyncio.get_running_loop().time() - stopped_at <= stop_timeout_s
         assert events[-1] == "slow ends"
-
-
-async def test_settings_override_the_options_of_controllers() -> None:
-    controller = First([])
-    Operator([controller], nats=MemoryStores(), settings=ControllerSettings(workers=9, resync_s=5))
-    assert (controller.workers, controller.resync_s) == (9, 5)
-    assert (First.workers, First.resync_s) == (4, 600)
 
 
 async def test_no_controllers_and_duplicate_names_are_rejected() -> None:
@@ -230,25 +197,6 @@ async def test_other_runnables_receive_stores_and_settings_and_are_awaited() -> 
     assert task.result() is None
 
 
-async def test_an_exception_of_one_runnable_stops_all_and_is_raised() -> None:
-    events: list[str] = []
-    operator = Operator(
-        [First(events), OtherRunnable(events, ValueError("for good"))], nats=MemoryStores()
-    )
-    with pytest.raises(ValueError, match="for good"):
-        await operator.run()
-    assert events == ["first starts", "guest starts", "first ends"]
-
-
-async def test_a_runnable_that_is_added_to_a_running_operator_does_not_run() -> None:
-    events: list[str] = []
-    operator = Operator([First(events)], nats=MemoryStores())
-    async with running(operator):
-        operator.add_controller(OtherRunnable(events))
-        await asyncio.sleep(10)
-    assert events == ["first starts", "first ends"]
-
-
 async def test_a_runnable_keeps_its_stores_if_the_operator_has_none() -> None:
     guest = OtherRunnable([])
     guest.nats = stores = MemoryStores()
@@ -257,23 +205,3 @@ async def test_a_runnable_keeps_its_stores_if_the_operator_has_none() -> None:
         assert guest.nats is stores
     with pytest.raises(UsageError, match="first has its primary in NATS"):
         Operator([First([])])
-
-
-async def test_an_operator_runs_an_existing_runtime() -> None:
-    events: list[str] = []
-    runtime = ControllerRuntime(First(events), nats=MemoryStores())
-    async with running(Operator([runtime])) as task:
-        assert events == ["first starts"]
-    assert task.result() is None
-
-
-async def test_an_operator_runs_informer_controllers() -> None:
-    stores, notes = MemoryStores(), RecordingWatcher()
-    await stores.store(SITES).create("athens", site("one"))
-    watching = InformerController(name="watching")
-    watching.add_informer(SITES)
-    watching.add_watcher(notes, SITES)
-    async with running(Operator([watching, First([])], nats=stores)) as task:
-        await asyncio.sleep(1)
-        assert notes.calls == ["add athens one"]
-    assert task.result() is None

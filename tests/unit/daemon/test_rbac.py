@@ -13,7 +13,6 @@ from natsctl import (
     KubeKind,
     KubeOptions,
     Object,
-    Operator,
     OpinionatedWatcher,
     SimpleWatcher,
     UsageError,
@@ -25,7 +24,6 @@ from natsctl import (
 )
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.rbac import Role, Rule, ServiceAccount, manifests, names_of, needs, roles
-from natsctl.testing import MemoryStores
 
 # ---- the RBAC rules of a controller grant exactly the permissions that its slots need
 
@@ -81,12 +79,6 @@ async def test_the_identity_of_the_cluster_needs_one_namespace(namespace: str | 
     assert list(roles((), {}, identity=True)) == []
 
 
-async def test_a_tertiary_needs_no_events() -> None:
-    assert await roles_of(controller(read=[kube("v1", "Secret", namespace="a")])) == [
-        Role("a", (Rule(("",), ("secrets",), READ),))
-    ]
-
-
 async def test_a_slot_with_a_namespace_needs_a_role_in_that_namespace() -> None:
     roles_needed = await roles_of(
         controller(
@@ -112,18 +104,6 @@ async def test_a_role_does_not_repeat_a_verb_of_the_cluster_role() -> None:
     ]
     cluster_wide = controller(made=[kube("v1", "Service")])
     assert [role.namespace for role in await roles_of(cluster_wide, cluster_wide)] == [None]
-
-
-async def test_resources_with_the_same_verbs_share_a_rule_in_order() -> None:
-    kinds = [kube("v1", kind) for kind in ("Service", "ConfigMap", "Secret")]
-    (role,) = await roles_of(controller(made=kinds[1:], read=kinds[:1]))
-    assert role.rules == (
-        Rule(("",), ("configmaps", "secrets"), ALL),
-        Rule(("",), ("services",), READ),
-        EVENTS,
-    )
-    (merged,) = await roles_of(controller(made=kinds[1:], read=kinds))
-    assert merged == role
 
 
 async def test_a_slot_with_a_name_needs_a_rule_for_that_name() -> None:
@@ -182,10 +162,6 @@ async def test_a_namespace_for_a_cluster_scoped_kind_is_a_usage_error() -> None:
         await roles_of(controller(made=[kube("v1", "Namespace", namespace="a")]))
 
 
-async def test_a_controller_without_kubernetes_kinds_needs_no_roles() -> None:
-    assert await roles_of(controller(made=[kv(App, bucket="others")])) == []
-
-
 async def test_each_role_has_a_binding_to_the_service_account() -> None:
     slots = [kube("v1", "Service"), kube("v1", "Secret", namespace="a")]
     roles_needed = await roles_of(controller(read=slots))
@@ -212,16 +188,6 @@ async def test_each_role_has_a_binding_to_the_service_account() -> None:
     }
     assert binding["subjects"] == subjects
     assert manifests(roles_needed, "it", None) == [cluster_role, role_manifest]
-
-
-async def test_the_resource_name_of_a_custom_kind_is_guessed_without_a_cluster() -> None:
-    kind = kube("example.com/v1", "Gateway")
-    names = await names_of([kind, kube("v1", "Pod")], None)
-    assert names["v1", "Pod"].guess == ""
-    assert names["example.com/v1", "Gateway"].guess == "no cluster was asked"
-    (role,) = await roles_of(controller(made=[kind]))
-    assert role.rules[0] == EVENTS
-    assert role.rules[1] == Rule(("example.com",), ("gateways",), ALL)
 
 
 async def test_watched_kinds_need_read_verbs_and_opinionated_watchers_need_update() -> None:
@@ -277,26 +243,10 @@ async def test_controllers_without_kubernetes_kinds_need_no_cluster() -> None:
         assert cluster is None
 
 
-async def test_one_controller_with_kubernetes_kinds_needs_a_cluster() -> None:
-    with pytest.raises(UsageError, match="/nowhere/at/all"):
-        async with cluster_for([Plain(), Clustered()], NOWHERE):
-            pass
-
-
 async def test_without_a_cluster_the_error_names_the_slot_that_needs_one() -> None:
     with pytest.raises(UsageError, match=r"Clustered\.configs is kept in Kubernetes.*--no-kube"):
         async with cluster_for([Plain(), Clustered()], None):
             pass
-
-
-async def test_an_operator_passes_the_cluster_to_its_controllers() -> None:
-    stores = MemoryStores()
-    with pytest.raises(UsageError, match=r"Clustered\.configs"):
-        Operator([Plain(), Clustered()], nats=stores)
-    names = [
-        runtime.name for runtime in Operator([Clustered()], nats=stores, kube=stores.kube).runtimes
-    ]
-    assert names == ["clustered"]
 
 
 @pytest.mark.parametrize("kinds", [[], [kube("v1", "ConfigMap")]])
@@ -310,12 +260,3 @@ async def test_an_informer_controller_needs_a_cluster_for_kubernetes_kinds(
     with refused if kinds else nullcontext():
         async with cluster_for([watching], None) as cluster:
             assert cluster is None
-
-
-async def test_kinds_beside_the_slots_need_a_cluster() -> None:
-    class Reading(Plain):
-        kinds = (kube("v1", "Secret"),)
-
-    with pytest.raises(UsageError, match="Secret, which reading reads"):
-        async with cluster_for([Reading()], None):
-            pass

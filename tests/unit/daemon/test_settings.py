@@ -9,7 +9,7 @@ import pytest
 
 from natsctl import KUMORI, Controller, OwnerNames
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.daemon.settings.load import LOGIN, Effective, load_settings
+from natsctl.daemon.settings.load import Effective, load_settings
 from natsctl.daemon.settings.settings import (
     BY_NAME,
     FIELDS,
@@ -20,7 +20,6 @@ from natsctl.daemon.settings.settings import (
     Settings,
 )
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import with_context
 
 # ---- flags override the environment, which overrides the settings file
 
@@ -37,14 +36,6 @@ def load_file(text: str) -> Effective:
     """Load a settings file with this text from the current folder."""
     Path("natsctl.toml").write_text(text)
     return load_settings({}, {})
-
-
-def test_without_settings_the_defaults_apply() -> None:
-    effective = load_settings({}, {})
-    assert effective.settings == Settings()
-    assert effective.sources == {}
-    assert effective.file is None
-    assert effective.source("logs.format") == "default"
 
 
 def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file() -> None:
@@ -247,11 +238,6 @@ def test_the_file_is_named_by_flag_then_variable_then_the_current_folder() -> No
     ]
 
 
-def test_a_missing_named_file_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"cannot read the settings in none.toml: No such file"):
-        load_settings({}, {}, config="none.toml")
-
-
 def test_a_file_above_the_size_limit_is_rejected() -> None:
     with pytest.raises(UsageError, match="longer than 65536 bytes"):
         load_file("#" * 65_537)
@@ -266,11 +252,6 @@ def test_an_unreadable_value_is_rejected_without_showing_it(value: str) -> None:
     )
 
 
-def test_an_empty_list_of_servers_is_rejected() -> None:
-    with pytest.raises(UsageError, match="the value must be a URL"):
-        load_file("[nats]\nservers = []")
-
-
 def test_paths_in_a_file_are_relative_to_its_folder(folder: Path) -> None:
     (folder / "etc").mkdir()
     file = folder / "etc" / "other.toml"
@@ -280,25 +261,6 @@ def test_paths_in_a_file_are_relative_to_its_folder(folder: Path) -> None:
     assert effective.kube.kubeconfig == "etc/a:/b"
     assert load_settings({}, {}, config="etc/other.toml").settings.nats.creds == "etc/hub.creds"
     assert (effective.nats.nkey, effective.nats.creds) == ("mine.nk", None)
-
-
-def test_an_empty_variable_is_ignored() -> None:
-    assert load_settings({}, {"NATSCTL_TOKEN": "", "NATSCTL_WORKERS": ""}).sources == {}
-
-
-def test_a_misspelt_variable_is_rejected_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError) as caught:
-        load_settings({}, {"NATSCTL_WORKRES": "3"})
-    assert str(caught.value) == (
-        "there is no variable NATSCTL_WORKRES; did you mean NATSCTL_WORKERS?"
-    )
-
-
-def test_an_unknown_variable_is_rejected() -> None:
-    with pytest.raises(UsageError, match=r"\Athere is no variable NATSCTL_COLOUR\Z"):
-        load_settings({}, {"NATSCTL_COLOUR": "3"})
-    with pytest.raises(UsageError, match="there is no variable NATSCTL_PORT"):
-        load_settings({}, {"NATSCTL_PORT": "4222"})
 
 
 def test_variables_of_kubernetes_services_and_other_programs_are_ignored() -> None:
@@ -347,60 +309,6 @@ def test_the_repr_has_no_secrets() -> None:
     assert "hush" not in repr(settings)
 
 
-def test_settings_override_a_context(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    (folder / "nats" / "context").mkdir(parents=True)
-    context = '{"url": "nats://hub", "user": "ann", "password": "p", "jetstream_domain": "edge"}'
-    (folder / "nats" / "context" / "hub.json").write_text(context)
-    effective = load_settings({"context": "hub", "creds": "a.creds"}, {}).with_context()
-    assert effective.settings.nats.servers == ("nats://hub",)
-    assert (effective.settings.nats.user, effective.settings.nats.creds) == (None, "a.creds")
-    assert effective.source("nats.domain") == "context hub"
-    assert effective.source("nats.context") == "--context"
-    assert load_settings({}, {}).with_context().sources == {}
-
-
-CONTEXT = {"url": "nats://hub", "user": "ann", "password": "p", "tls_first": True, "creds": "c"}
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {},
-        {"NATSCTL_TLS_FIRST": "false", "NATSCTL_INBOX_PREFIX": "_INBOX"},
-        {"NATSCTL_USER": "bob"},
-        {"NATSCTL_PASSWORD": "q"},
-        {"NATSCTL_USER": "bob", "NATSCTL_PASSWORD": "q", "NATSCTL_DOMAIN": "hub"},
-        {"NATSCTL_TOKEN": "t", "NATSCTL_TLS_CERT": "a.pem"},
-    ],
-)
-def test_the_connection_uses_the_settings_that_are_shown(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    (folder / "nats" / "context").mkdir(parents=True)
-    (folder / "nats" / "context" / "hub.json").write_bytes(msgspec.json.encode(CONTEXT))
-    effective = load_settings({}, {**environ, "NATSCTL_CONTEXT": "hub"})
-    shown = effective.with_context()
-    assert with_context(effective.nats) == msgspec.structs.replace(
-        shown.settings.nats, context=None
-    )
-    for variable in environ:
-        field = f"nats.{variable.removeprefix('NATSCTL_').lower()}"
-        assert shown.source(field) == variable
-    if "NATSCTL_USER" in environ or "NATSCTL_TOKEN" in environ:
-        assert "context hub" not in {shown.source(field) for field in LOGIN}
-
-
-def test_an_unknown_context_is_an_error_when_it_is_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    options = load_settings({"context": "hub"}, {}).nats
-    with pytest.raises(UsageError, match="'hub' is unknown"):
-        with_context(options)
-
-
 # ---- `did_you_mean` suggests the nearest known name if it is similar enough
 
 KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKERS")
@@ -420,11 +328,6 @@ KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKE
 )
 def test_a_near_name_is_suggested(typed: str, near: str) -> None:
     assert did_you_mean(typed, KNOWN) == f"; did you mean {near}?"
-
-
-@pytest.mark.parametrize("typed", ["start", "ls", "g", "", "frobnicate", "ship-it", "greek"])
-def test_a_far_name_is_not_suggested(typed: str) -> None:
-    assert did_you_mean(typed, KNOWN) == ""
 
 
 # ---- the settings page of the documentation matches the settings

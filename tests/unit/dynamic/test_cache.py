@@ -6,7 +6,7 @@ import pytest
 
 from natsctl import Selector
 from natsctl.dynamic import GroupVersionKind, ObjectCache, ObjectIdentifier
-from natsctl.errors import InvalidInputError, NoCacheEntryError, UsageError
+from natsctl.errors import InvalidInputError, NoCacheEntryError
 from natsctl.testing import MemoryStores
 
 SECRET = GroupVersionKind("", "v1", "Secret")
@@ -28,20 +28,6 @@ def test_the_absence_of_an_object_can_be_cached() -> None:
     cache.cache_object(SECRET, "default", "one", None)
     assert cache.get(SECRET, "default", "one") is None
     assert cache.from_object_identifier(IDENTIFIER) == []
-
-
-def test_a_list_is_found_by_an_equivalent_selector() -> None:
-    cache = ObjectCache()
-    cache.cache_list(SECRET, "default", Selector.parse("a=b,tier=gold"), [ONE, TWO])
-    assert cache.list(SECRET, "default", Selector.parse("tier==gold, a=b")) == [ONE, TWO]
-    cache.cache_list(SECRET, "default", GOLD, [])
-    assert cache.list(SECRET, "default", GOLD) == []
-
-
-def test_objects_can_be_cached_by_identifier() -> None:
-    cache = ObjectCache()
-    cache.cache_from_object_identifier(IDENTIFIER, [ONE])
-    assert cache.get(SECRET, "default", "one") == ONE
 
 
 @pytest.mark.parametrize(
@@ -111,8 +97,3 @@ async def test_clear_removes_objects_and_kinds() -> None:
 def test_an_empty_name_is_refused() -> None:
     with pytest.raises(InvalidInputError):
         ObjectCache().get(SECRET, "default", "")
-
-
-async def test_without_a_cluster_a_kind_lookup_is_refused() -> None:
-    with pytest.raises(UsageError, match="no cluster"):
-        await ObjectCache().gvk_to_gvr(SECRET)

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from natsctl import Operation, kv
 from natsctl.dynamic import (
     DynamicWatcher,
@@ -45,14 +43,6 @@ async def test_a_waiting_reader_gets_the_next_event() -> None:
     assert not waiting.done()
     await reconciler.reconcile(watcher_called("a"))
     assert (await waiting).object == watcher_called("a")
-
-
-async def test_a_closed_source_ends_and_drops_new_events() -> None:
-    _, source = controller_runtime_source()
-    source.close()
-    source.send(watcher_called("a"))
-    with pytest.raises(StopAsyncIteration):
-        await anext(source)
 
 
 async def test_a_source_feeds_the_queue_of_a_controller() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from natsctl import NatsOptions
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import Server, Servers, load_context, parse, redacted, with_context
+from natsctl.jetstream.options import Server, Servers, load_context, parse, redacted
 
 # ---- nATS options: defaults, precedence, contradictions and hidden secrets
 
@@ -55,10 +55,6 @@ def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
 def test_one_text_can_list_several_servers() -> None:
     options = NatsOptions(servers=("nats://one, nats://ann:s3,cret@two", "three,four:1,"))
     assert options.urls == ("nats://one", "nats://ann:s3,cret@two", "three", "four:1")
-
-
-def test_the_local_server_is_the_default() -> None:
-    assert NatsOptions().urls == ("nats://127.0.0.1:4222",)
 
 
 def test_over_keeps_given_options_and_takes_the_others() -> None:
@@ -153,39 +149,6 @@ def test_every_context_field_sets_its_option(folder: Path, monkeypatch: pytest.M
     )
 
 
-def test_an_empty_context_sets_no_option(folder: Path) -> None:
-    save(folder, "empty", user="", jetstream_api_prefix="")
-    assert load_context("empty") == NatsOptions()
-
-
-def test_an_api_prefix_overrides_a_domain(folder: Path) -> None:
-    save(folder, "edge", jetstream_domain="edge", jetstream_api_prefix="hub.API")
-    assert load_context("edge").prefix == "hub.API"
-
-
-def test_the_selected_context_is_the_default(folder: Path) -> None:
-    save(folder, "edge", url="nats://one")
-    (folder.parent / "context.txt").write_text("edge\n")
-    assert load_context().servers == ("nats://one",)
-
-
-def test_without_a_selected_context_the_error_names_the_select_command(folder: Path) -> None:
-    with pytest.raises(UsageError, match=f"{folder.parent / 'context.txt'}.*nats context select"):
-        load_context()
-
-
-def test_options_without_a_context_are_unchanged() -> None:
-    options = NatsOptions(servers=("nats://one",))
-    assert with_context(options) is options
-
-
-def test_given_options_override_the_context(folder: Path) -> None:
-    save(folder, "edge", url="nats://one", token="s3cret", ca="/ca.pem")
-    options = with_context(NatsOptions(context="edge", creds="a.creds"))
-    assert (options.servers, options.creds, options.token) == (("nats://one",), "a.creds", None)
-    assert options.tls_ca == "/ca.pem"
-
-
 def test_the_error_of_an_unknown_name_lists_the_nearest_contexts_first(folder: Path) -> None:
     for name in ("alpha", "production", "prod-eu", "zeta"):
         save(folder, name)
@@ -194,11 +157,6 @@ def test_the_error_of_an_unknown_name_lists_the_nearest_contexts_first(folder: P
     assert f"there is no {folder / 'prod.json'}; the contexts are prod-eu, production" in str(
         caught.value
     )
-
-
-def test_without_any_context_the_error_states_that(folder: Path) -> None:
-    with pytest.raises(UsageError, match=f"{folder / 'edge.json'}, and no other context"):
-        load_context("edge")
 
 
 @pytest.mark.parametrize("text", ['{"password": "s3cret"', '{"password": ["s3cret"]}', "\xff"])

@@ -52,15 +52,6 @@ def play(cloud: Cloud, stores: MemoryStores) -> Play:
 
 
 class TestClass:
-    def test_a_name_of_the_class_is_kept_and_not_inherited(self) -> None:
-        class Named(ManagedDisks):
-            name = "volumes"
-
-        class Special(Named):
-            pass
-
-        assert (Named.name, Special.name) == ("volumes", "special")
-
     def test_an_invalid_option_is_reported_when_the_controller_is_created(self) -> None:
         class Wrong(ManagedDisks):
             workers = 0
@@ -77,11 +68,6 @@ class TestClass:
         with pytest.raises(NotImplementedError):
             await Empty(nats=stores).run()
 
-    def test_a_controller_declares_only_the_kind_of_its_objects_with_finalizers(
-        self, controller: Disks
-    ) -> None:
-        assert (controller.kinds, controller.held_kinds) == ((DISKS,), (DISKS,))
-
 
 async def test_as_many_objects_are_reconciled_at_once_as_there_are_workers(
     controller: Disks, play: Play, cloud: Cloud
@@ -92,17 +78,6 @@ async def test_as_many_objects_are_reconciled_at_once_as_there_are_workers(
             await play.put(key)
         await asyncio.sleep(5)
         assert cloud.calls == ["observe"] * 3
-
-
-async def test_a_failed_reconciliation_is_logged(
-    controller: Disks, play: Play, cloud: Cloud, caplog: pytest.LogCaptureFixture
-) -> None:
-    cloud.failures["observe"] = ValueError("no such cloud")
-    async with ran(controller):
-        await play.put()
-        await asyncio.sleep(1)
-    assert "reconciliation failed" in caplog.text
-    assert "no such cloud" in caplog.text
 
 
 class Patient(Disks):
@@ -140,18 +115,6 @@ async def test_a_failed_object_is_reconciled_at_once_after_the_store_is_reconnec
 
 class TestPauses:
     """A managed object is neither reconciled nor cleaned up while it is held back."""
-
-    async def test_a_paused_object_that_is_deleted_keeps_its_resource(
-        self, controller: Disks, play: Play, cloud: Cloud
-    ) -> None:
-        async with ran(controller):
-            await play.put()
-            await asyncio.sleep(5)
-            await play.annotate(paused="true")
-            await asyncio.sleep(5)
-            await play.store.delete("a")
-            await asyncio.sleep(600)
-            assert cloud.disks == {"disk-1": 1}
 
     async def test_no_object_of_a_paused_controller_is_reconciled(
         self, controller: Disks, play: Play, cloud: Cloud, stores: MemoryStores
@@ -194,22 +157,6 @@ class TestHistory:
         assert failures == cloud.calls.count("observe") >= 2
 
 
-class TestMeasures:
-    async def test_there_are_no_counts_before_the_store_is_open(self, controller: Disks) -> None:
-        measures = controller.measures()
-        assert (measures.controller, measures.syncs, measures.caches) == ("disks", None, ())
-        assert [queue.workers for queue in measures.queues] == [3]
-
-    async def test_reconciliations_are_counted(self, controller: Disks, play: Play) -> None:
-        async with ran(controller):
-            await play.put()
-            await asyncio.sleep(1)
-            measures = controller.measures()
-        assert measures.synced
-        assert measures.syncs is not None
-        assert len(measures.caches) == 1
-
-
 class TestSyncOutsideOfTheLoop:
     async def test_an_object_is_reconciled(
         self, controller: Disks, play: Play, cloud: Cloud
@@ -220,15 +167,6 @@ class TestSyncOutsideOfTheLoop:
             after_s = await controller.sync("a")
         assert cloud.created == ["a"]
         assert after_s is not None
-
-    async def test_the_explanation_has_the_reconciliation_as_manual(
-        self, controller: Disks, play: Play
-    ) -> None:
-        await play.put()
-        async with controller.opened():
-            await asyncio.sleep(1)
-            await controller.sync("a")
-            assert [sync.operation for sync in controller.explain("a").syncs] == ["manual"]
 
     async def test_the_resource_of_an_object_whose_history_is_gone_is_deleted(
         self, controller: Disks, play: Play, cloud: Cloud
@@ -242,17 +180,3 @@ class TestSyncOutsideOfTheLoop:
             await asyncio.sleep(1)
             await controller.sync("a", last=last)
         assert cloud.disks == {}
-
-    async def test_the_failure_is_raised(self, controller: Disks, play: Play, cloud: Cloud) -> None:
-        cloud.failures["observe"] = ValueError("no such cloud")
-        await play.put()
-        async with controller.opened():
-            await asyncio.sleep(1)
-            with pytest.raises(ValueError, match="no such cloud"):
-                await controller.sync("a")
-
-    async def test_no_object_is_reconciled_before_the_store_is_open(
-        self, controller: Disks
-    ) -> None:
-        with pytest.raises(UsageError, match="disks has not opened its store yet: run it first"):
-            await controller.sync("a")

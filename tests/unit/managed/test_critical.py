@@ -44,16 +44,6 @@ async def test_changes_are_merged_into_the_current_annotations() -> None:
     assert await annotations(store) == {"old": "4", "new": "2", "others": "3"}
 
 
-async def test_other_pending_changes_are_reset() -> None:
-    store = MemoryStore(DISKS)
-    managed = await managed_in(store)
-    managed.spec["size"] = 5
-    managed.status["x"] = 1
-    await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
-    assert (managed.spec, managed.status) == ({"size": 1}, {})
-    assert managed.stored == await store.get("a")
-
-
 async def test_a_store_error_is_retried() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
@@ -93,20 +83,3 @@ async def test_another_creation_is_not_overwritten() -> None:
     with pytest.raises(ConflictError, match="another creation"):
         await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
     assert "new" not in await annotations(store)
-
-
-async def test_another_object_with_the_same_key_is_not_overwritten() -> None:
-    store = MemoryStore(DISKS)
-    managed = await managed_in(store)
-    await store.delete("a")
-    await store.create("a", b'{"spec": {"size": 1}, "metadata": {"uid": "another"}}')
-    with pytest.raises(ConflictError, match="was replaced"):
-        await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
-
-
-async def test_an_update_without_changes_writes_nothing() -> None:
-    store = MemoryStore(DISKS)
-    managed = await managed_in(store)
-    managed.reset(managed.stored)
-    await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
-    assert store.writes == 1

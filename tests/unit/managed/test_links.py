@@ -1,16 +1,15 @@
 """Records of external resources: an object that loses its annotations keeps its link."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from natsctl.errors import RetryAfter, StoreError
-from natsctl.managed import KRATEO, Managed
+from natsctl.managed import Managed
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore
-from tests.support.controllers.disk_reconciler import HELD, Cloud, CloudClient, Play
+from tests.support.controllers.disk_reconciler import HELD, CloudClient, Play
 
 KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
 
@@ -52,20 +51,6 @@ class TestPlainPuts:
         assert play.cloud.created == ["a"]
         assert "natsctl repair external resolve disks/a" in await play.message()
         assert "external-create-pending" in await play.annotations()
-
-    async def test_an_outdated_external_name_creates_nothing(self) -> None:
-        play = Play()
-        await play.put(size=1)
-        await play.settle()
-        await play.annotate(external_name="disk-0")
-        await asyncio.sleep(31)
-        assert await play.reconcile() == 60
-        assert play.cloud.created == ["a"]
-        assert "is linked to disk-1, but names disk-0" in await play.message()
-        assert "natsctl repair external forget disks/a" in await play.message()
-        await play.annotate(external_name="disk-1")
-        await play.settle()
-        assert (await play.conditions())["Synced"] == ("True", "ReconcileSuccess")
 
 
 class TestRecords:
@@ -117,13 +102,6 @@ class TestRecords:
         assert play.cloud.created == []
         assert await record(play) == json.loads(intent)
 
-    async def test_a_resource_made_by_others_is_recorded_when_it_is_observed(self) -> None:
-        play = Play()
-        play.cloud.disks["found"] = 1
-        await play.put(external_name="found")
-        await play.settle()
-        assert await record(play) == {"externalName": "found"}
-
     async def test_the_record_of_an_orphaned_resource_is_deleted(self) -> None:
         play = Play()
         await play.put(deletion_policy="orphan")
@@ -140,14 +118,6 @@ class TestRecords:
         play.cloud.disks.clear()
         await play.settle()
         assert (play.cloud.created, (await record(play))["externalName"]) == (["a", "a"], "disk-2")
-
-    async def test_an_unchanged_object_needs_no_read_of_its_record(self) -> None:
-        play = Play()
-        await play.put()
-        await play.settle()
-        assert isinstance(play.records, MemoryStore)
-        play.records.fail(StoreError("away"))
-        assert await play.reconcile() == 60
 
 
 class TestOlderNames:
@@ -178,17 +148,6 @@ class TestOlderNames:
         }
         assert metadata["finalizers"] == [*HELD, "other"]
 
-    async def test_krateo_names_alone_cause_no_write(self) -> None:
-        play = Play()
-        play.cloud.disks["disk-7"] = 2
-        await self._krateo(play, external_name="disk-7")
-        await play.settle()
-        before = await play.store.get("a")
-        assert "natsctl.io/external-name" in (await play.document())["metadata"]["annotations"]
-        restarted = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
-        await restarted.settle()
-        assert await play.store.get("a") == before
-
     async def test_an_object_with_the_krateo_finalizer_is_cleaned_up_and_released(self) -> None:
         play = Play()
         play.cloud.disks["disk-7"] = 2
@@ -212,34 +171,3 @@ class TestOlderNames:
         assert await play.reconcile() is None
         assert play.cloud.calls == []
         assert "krateo.io/paused" in (await play.document())["metadata"]["annotations"]
-
-    async def test_krateo_names_are_an_option(self) -> None:
-        play = Play(names=KRATEO)
-        await play.put()
-        await play.settle()
-        metadata = (await play.document())["metadata"]
-        assert metadata["finalizers"] == [KRATEO_FINALIZER]
-        assert metadata["annotations"]["krateo.io/external-name"] == "disk-1"
-
-    async def test_a_change_of_the_names_creates_nothing_again(self) -> None:
-        play = Play()
-        await play.put()
-        await play.settle()
-        restarted = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
-        await restarted.put(size=3)
-        await restarted.settle()
-        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 3})
-        await restarted.primary.delete("a")
-        await restarted.settle()
-        assert isinstance(play.store, MemoryStore)
-        assert (play.cloud.disks, play.store.keys()) == ({}, [])
-
-    async def test_annotations_of_another_domain_are_ignored(self) -> None:
-        play = Play(cloud=Cloud())
-        await play.put()
-        metadata = {"example.org/external-name": "theirs"}
-        await play.edit("a", lambda document: document.update(metadata={"annotations": metadata}))
-        await play.settle()
-        annotations = (await play.document())["metadata"]["annotations"]
-        assert annotations["example.org/external-name"] == "theirs"
-        assert annotations["natsctl.io/external-name"] == "disk-1"

@@ -3,11 +3,8 @@
 import json
 from typing import Any
 
-import msgspec
-import pytest
-
-from natsctl import Object, UsageError, kv
-from natsctl.managed import FINALIZER_NAME, Condition, Managed
+from natsctl import Object, kv
+from natsctl.managed import Condition, Managed
 from natsctl.model.store import Stored
 from tests.support.controllers.disk_reconciler import EPOCH, NAMES, clock
 
@@ -21,14 +18,6 @@ NESTED = kv(Nested, bucket="nested")
 
 def managed_of(document: dict[str, Any]) -> Managed[Nested]:
     return Managed(NESTED, Stored("a", 7, json.dumps(document).encode()), names=NAMES, clock=clock)
-
-
-def test_changes_do_not_affect_the_object_that_was_read() -> None:
-    managed = managed_of({"spec": {"a": {"b": [1]}}})
-    managed.spec["a"]["b"].append(2)
-    assert managed.object.spec == {"a": {"b": [1]}}
-    with pytest.raises(UsageError, match=r"spec\.a\.b"):
-        managed.additions()
 
 
 def test_fields_and_map_keys_may_be_added() -> None:
@@ -54,21 +43,3 @@ async def test_conditions_get_the_time_of_the_clock() -> None:
     expected = EPOCH.isoformat(timespec="seconds").replace("+00:00", "Z")
     assert available.last_transition_time == expected
     assert managed.condition("Other") is None
-
-
-def test_the_document_keeps_unknown_fields() -> None:
-    managed = managed_of(
-        {
-            "metadata": {"finalizers": ["other"], "labels": {"l": "1"}, "strange": True},
-            "spec": {"a": 1},
-            "status": {"s": 1},
-            "also": "strange",
-        }
-    )
-    document = msgspec.json.decode(managed.document(spec={"b": 2}))
-    metadata: dict[str, Any] = document["metadata"]
-    assert (document["also"], document["status"]) == ("strange", {"s": 1})
-    assert (metadata["strange"], metadata["labels"]) == (True, {"l": "1"})
-    assert metadata["finalizers"] == ["other", FINALIZER_NAME]
-    assert document["spec"] == {"a": 1, "b": 2}
-    assert metadata["generation"] == 1

@@ -9,8 +9,7 @@ import pytest
 
 from natsctl import Controller, Object, kube, kv, primary, secondary, tertiary
 from natsctl.daemon.schemas import publish, publishing, schemas_of
-from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
-from natsctl.model import documents
+from natsctl.errors import PermissionDeniedError, UsageError
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.schemas.field_paths import FieldPath, parse_columns
 from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema, Role, has_schema, json_schema
@@ -131,9 +130,6 @@ def schema(
 
 
 class TestJsonSchema:
-    def test_the_dialect_is_2020_12(self) -> None:
-        assert json_schema(DOORS)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-
     def test_attributes_in_a_docstring_describe_the_fields(self) -> None:
         definitions: Any = json_schema(DOORS)["$defs"]
         spec = definitions["DoorSpec"]
@@ -251,81 +247,6 @@ def document(encoded: bytes) -> Any:
     return msgspec.json.decode(encoded)
 
 
-class TestReading:
-    @pytest.mark.parametrize(
-        ("stored", "expected"),
-        [
-            (value({"image": "a"}), Spec("a", 5000)),
-            (value({"image": "a", "timeout": 7}), Spec("a", 7000)),
-            (value({"image": "a", "timeout": 7}, 2), Spec("a", 7)),
-            (
-                value({"image": "a", "door": {"colour": "blue"}}, 2),
-                Spec("a", 5000, Gate("blue")),
-            ),
-            (value({"container": "a", "timeout": 7}, 3), Spec("a", 7)),
-        ],
-    )
-    def test_an_object_is_read_as_the_version_that_it_states(
-        self, stored: bytes, expected: Spec
-    ) -> None:
-        assert SHOPS.decode(stored).spec == expected
-
-    @pytest.mark.parametrize(
-        ("stored", "expected"),
-        [
-            (value({"container": "a", "timeout": 7}), Spec("a", 7)),
-            (value({"container": "a", "timeout": 7}, 2), Spec("a", 7)),
-            (
-                value({"image": "a", "door": {"colour": "blue"}}),
-                Spec("a", 5000, Gate("blue")),
-            ),
-        ],
-    )
-    def test_an_object_that_states_another_version_is_read_by_its_fields(
-        self, stored: bytes, expected: Spec
-    ) -> None:
-        assert SHOPS.decode(stored).spec == expected
-
-    def test_the_metadata_and_the_status_need_not_be_copied_by_an_upgrade(self) -> None:
-        shop = SHOPS.decode(value({"image": "a"}, status={"ready": True}))
-        assert (shop.metadata.uid, shop.metadata.generation, shop.metadata.labels) == (
-            "u",
-            3,
-            {"a": "b"},
-        )
-        assert shop.status == {"ready": True}
-
-    def test_an_upgrade_that_returns_another_type_makes_the_object_invalid(self) -> None:
-        shops: Any = kv(Shop, bucket="shops", older=[(ShopV1, lambda _: {})])
-        with pytest.raises(InvalidObjectError, match="returns dict, not Shop"):
-            shops.decode(value({"image": "a"}))
-
-    def test_a_value_that_no_version_reads_has_the_error_of_the_newest(self) -> None:
-        with pytest.raises(InvalidObjectError, match=r"not a valid Shop: .* `\$\.spec`"):
-            SHOPS.decode(value(3))
-
-    def test_a_version_without_its_older_types_keeps_its_number(self) -> None:
-        shops = kv(Shop, bucket="shops", version=3)
-        assert shops.version == 3
-        assert shops.decode(value({"container": "a"}, 3)).spec.container == "a"
-
-
-class TestNewerVersions:
-    def test_an_older_program_reads_what_it_can(self) -> None:
-        assert SHOPS_V1.decode(value({"image": "a", "door": {}}, 2)).spec.image == "a"
-
-    def test_an_invalid_object_of_a_known_version_is_not_of_a_newer_one(self) -> None:
-        with pytest.raises(InvalidObjectError) as raised:
-            SHOPS.decode(value(3, 3))
-        assert type(raised.value) is InvalidObjectError
-
-    def test_an_older_program_keeps_the_version_and_the_fields_that_it_does_not_know(self) -> None:
-        newer = value({"image": "a", "door": {"colour": "blue"}}, 2)
-        written = document(SHOPS_V1.encode(newer, ShopV1(spec=SpecV1("b"))))
-        assert written["spec"] == {"image": "b", "timeout": 5, "door": {"colour": "blue"}}
-        assert written["metadata"]["annotations"] == {STORED_VERSION: "2"}
-
-
 class TestWriting:
     def test_a_new_object_states_its_version(self) -> None:
         written = document(SHOPS.encode(None, Shop(spec=Spec("a"))))
@@ -340,15 +261,6 @@ class TestWriting:
         assert SHOPS.encode(old, SHOPS.decode(old)) == old
         changed = document(SHOPS.encode(old, Shop(spec=Spec("b"))))
         assert changed["metadata"]["generation"] == 4
-
-    def test_numbers_that_a_float_would_round_are_kept(self) -> None:
-        old = b'{"spec": {"image": "a", "theirs": 1.1000000000000000000000001}}'
-        assert b"1.1000000000000000000000001" in documents.render(SHOPS.document(old))
-
-
-class TestComparing:
-    def test_a_kind_of_one_version_ignores_the_annotation(self) -> None:
-        assert not SHOPS_V1.differs(value({"image": "a"}), value({"image": "a"}, 2))
 
 
 class TestDeclaration:
@@ -420,13 +332,6 @@ class TestPublish:
         assert stores.store(SCHEMAS).keys() == ["schema.PublishedShop.shops", "schema.Sign.signs"]
         assert await published(stores, "PublishedShop.shops") == SHOP
 
-    async def test_a_second_start_writes_nothing(self) -> None:
-        stores = MemoryStores()
-        for _ in range(2):
-            async with publishing(stores, [Shops()]):
-                await asyncio.sleep(1)
-        assert stores.store(SCHEMAS).writes == 2
-
     async def test_an_older_daemon_does_not_overwrite_a_newer_schema(self) -> None:
         stores = MemoryStores()
         newer = msgspec.structs.replace(SHOP, controller_version="1.10")
@@ -450,12 +355,3 @@ class TestPublish:
         (record,) = caplog.records
         refused = "cannot publish schemas, commands do not validate objects of this daemon's kinds"
         assert refused in record.getMessage()
-
-    async def test_a_daemon_publishes_when_the_store_is_back(self) -> None:
-        stores = MemoryStores()
-        stores.store(SCHEMAS).fail(StoreTimeoutError("away"))
-        async with publishing(stores, [Shops()]):
-            await asyncio.sleep(60)
-            stores.store(SCHEMAS).fail(None)
-            await asyncio.sleep(120)
-        assert await published(stores, "PublishedShop.shops") == SHOP

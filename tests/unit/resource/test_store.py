@@ -24,13 +24,6 @@ async def harness() -> AsyncIterator[ResourceHarness]:
         yield harness
 
 
-async def test_the_store_lists_objects_and_keys(harness: ResourceHarness) -> None:
-    store = await harness.resource.store()
-    assert [obj.spec.text for obj in store.list()] == ["hi", "hi"]
-    assert sorted(store.iter_keys()) == ["a", "b"]
-    assert len(store) == 2
-
-
 async def test_get_by_key_returns_an_object_or_none(harness: ResourceHarness) -> None:
     store = await harness.resource.store()
     obj = store.get_by_key("a")
@@ -45,15 +38,6 @@ async def test_the_store_follows_changes(harness: ResourceHarness) -> None:
     await harness.delete("b")
     await asyncio.sleep(1)
     assert [obj.spec.text for obj in store.list()] == ["new"]
-
-
-async def test_keys_may_change_during_iteration(harness: ResourceHarness) -> None:
-    keys = (await harness.resource.store()).iter_keys()
-    first = next(keys)
-    await harness.delete("a", "b")
-    await harness.put("c")
-    await asyncio.sleep(1)
-    assert sorted([first, *keys]) == ["a", "b"]
 
 
 async def test_changes_to_a_returned_object_are_not_shared() -> None:

@@ -9,7 +9,6 @@ from natsctl.testing import MemoryStore
 from natsctl.watchers import OpinionatedWatcher, Snapshot, default_finalizer_supplier
 from tests.support.controllers.recording_watcher import (
     FINALIZER,
-    IN_PROGRESS,
     SITES,
     RecordingWatcher,
     mark_deleted,
@@ -37,23 +36,11 @@ def test_the_default_name_has_version_kind_group_and_if_needed_a_domain(
     assert default_finalizer_supplier(kind) == name
 
 
-def test_an_add_in_progress_has_a_name_of_its_own() -> None:
-    watcher = OpinionatedWatcher(SITES)
-    assert (watcher.finalizer, watcher.in_progress) == (FINALIZER, IN_PROGRESS)
-
-
 def test_names_are_cut_to_63_characters_that_kubernetes_accepts() -> None:
     name = "operator.v1." + "a" * 46 + ".and.more.of.it"
     watcher = OpinionatedWatcher(SITES, finalizer_supplier=lambda _kind: name)
     assert watcher.finalizer == "operator.v1." + "a" * 46 + ".and"
     assert watcher.in_progress == "operator.v1." + "a" * 46 + "-wip"
-
-
-def test_a_domain_does_not_count_against_the_length() -> None:
-    name = f"{'long.' * 20}example.com/{'a' * 70}"
-    watcher = OpinionatedWatcher(SITES, finalizer_supplier=lambda _kind: name)
-    assert watcher.finalizer == f"{'long.' * 20}example.com/{'a' * 63}"
-    assert len(watcher.in_progress) == len(watcher.finalizer)
 
 
 def test_kinds_without_finalizers_are_refused() -> None:
@@ -81,28 +68,6 @@ class Stage:
         return await self.now()
 
 
-async def test_a_state_that_add_handled_causes_no_update() -> None:
-    stage = Stage()
-    created = await stage.put("one")
-    updated = await stage.put("two")
-    await stage.watcher.add(created)
-    await stage.watcher.update(created, updated)
-    await stage.watcher.update(updated, await stage.now())
-    assert stage.recording.calls == ["add a two"]
-
-
-async def test_a_resync_with_a_state_before_that_of_the_add_calls_nothing() -> None:
-    stage = Stage()
-    created = await stage.put("one")
-    updated = await stage.put("two")
-    await stage.watcher.add(created)
-    await stage.watcher.add(created)
-    await stage.watcher.update(created, updated)
-    assert stage.recording.calls == ["add a two"]
-    await stage.watcher.add(await stage.now())
-    assert stage.recording.calls == ["add a two", "sync a two"]
-
-
 async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> None:
     stage = Stage()
     created = await stage.put("one")
@@ -114,16 +79,6 @@ async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> N
     restored = await stage.put("back", finalizers=[FINALIZER])
     await stage.watcher.update(marked, restored)
     assert stage.recording.calls == ["add a one", "delete a one", "update a one back"]
-
-
-async def test_another_object_with_the_same_key_is_added() -> None:
-    stage = Stage()
-    created = await stage.put("one", uid="1")
-    await stage.watcher.add(created)
-    handled = await stage.now()
-    recreated = await stage.put("two", uid="2")
-    await stage.watcher.update(handled, recreated)
-    assert stage.recording.calls == ["add a one", "add a two"]
 
 
 async def test_an_object_replaced_during_its_add_does_not_get_the_finalizer() -> None:
@@ -142,16 +97,3 @@ async def test_an_object_replaced_during_its_add_does_not_get_the_finalizer() ->
     assert replacement.metadata.finalizers == ()
     await stage.watcher.update(created, replacement)
     assert stage.recording.calls == ["add a one", "add a two"]
-
-
-async def test_an_object_of_a_recreated_store_is_handled_again() -> None:
-    stage = Stage()
-    for text in ("pad", "pad", "one"):
-        last_state = await stage.put(text)
-    await stage.watcher.add(last_state)
-    stage.store.recreate()
-    recreated = await stage.put("two")
-    await stage.watcher.update(last_state, recreated)
-    assert stage.recording.calls[0] == "add a one"
-    assert len(stage.recording.calls) == 2
-    assert (await stage.now()).metadata.finalizers == (FINALIZER,)

@@ -48,24 +48,9 @@ def test_the_first_delay_and_the_last_attempt_are_options() -> None:
     assert delays(exponential_backoff_retry_policy(3, 0)) == [3]
 
 
-def test_actions_are_create_update_and_delete() -> None:
-    assert [str(action) for action in ResourceAction] == ["CREATE", "UPDATE", "DELETE"]
-
-
 @pytest.mark.parametrize("retry", ResourceAction)
 def test_a_delete_drops_every_retry(retry: ResourceAction) -> None:
     assert dequeues(DELETE, site("a"), retry, site("a"))
-
-
-@pytest.mark.parametrize(("new", "retry"), [(UPDATE, CREATE), (CREATE, UPDATE), (CREATE, DELETE)])
-def test_a_different_action_keeps_the_retry(new: ResourceAction, retry: ResourceAction) -> None:
-    assert not dequeues(new, site("a"), retry, site("b"))
-
-
-@pytest.mark.parametrize("action", [CREATE, UPDATE])
-def test_the_same_spec_keeps_the_retry(action: ResourceAction) -> None:
-    status_written = site("a", status={"seen": 1}, generation=2)
-    assert not dequeues(action, status_written, action, site("a", generation=2))
 
 
 @pytest.mark.parametrize("action", [CREATE, UPDATE])
@@ -73,5 +58,5 @@ def test_another_spec_drops_the_retry(action: ResourceAction) -> None:
     assert dequeues(action, site("b", generation=3), action, site("a", generation=2))
 
 
-def test_another_spec_with_the_same_generation_drops_the_retry() -> None:
-    assert dequeues(UPDATE, site("b"), UPDATE, site("a"))
+def test_actions_are_create_update_and_delete() -> None:
+    assert [str(action) for action in ResourceAction] == ["CREATE", "UPDATE", "DELETE"]

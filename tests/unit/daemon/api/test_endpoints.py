@@ -24,11 +24,10 @@ from natsctl.daemon.messages import (
     ControllerStatus,
     DaemonProcess,
     KeyExplanation,
-    Queuing,
     Verb,
 )
 from natsctl.daemon.service import KEYS_MAX, ControllerEndpoints
-from natsctl.errors import InvalidKeyError, PermanentError, UsageError
+from natsctl.errors import PermanentError, UsageError
 from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.plans import Removed
 from natsctl.model.reports import Branch
@@ -117,39 +116,6 @@ async def test_a_status_counts_all_invalid_and_failing_keys_and_names_the_first(
         assert status.queue is not None
         assert (status.queue.depth, status.queue.held, status.queue.waiting) == (0, 0, 1)
         assert status.failures == status.queue.retries > 1
-
-
-async def test_resync_enqueues_known_keys_and_reports_unknown_and_invalid_keys() -> None:
-    async with running(Apps()) as harness:
-        store = harness.stores.store(Apps.apps.kind)
-        await store.create("doomed", app(do="give up"))
-        await store.create("odd", b"5")
-        await harness.run_until_idle()
-        client = Client(harness.runtime)
-        syncs = harness.runtime.status().syncs
-        response = await client(Verb.RESYNC, "doomed  odd nobody doomed\n", Queuing)
-        assert (response.controller, response.queued, response.unknown) == ("apps", 1, ["nobody"])
-        assert list(response.invalid) == ["odd"]
-        await harness.run_until_idle()
-        assert harness.runtime.status().syncs == syncs + 1
-        operations = [sync.operation for sync in (await client.explain("doomed")).syncs]
-        assert operations[-1] == "manual"
-
-
-@pytest.mark.parametrize("request_text", ["", "a b"])
-async def test_explain_and_tree_need_exactly_one_key(request_text: str) -> None:
-    async with running(Apps()) as harness:
-        for verb in (Verb.EXPLAIN, Verb.TREE):
-            with pytest.raises(UsageError, match="send one key"):
-                await Client(harness.runtime)(verb, request_text, object)
-
-
-async def test_an_invalid_key_is_rejected() -> None:
-    async with running(Apps()) as harness:
-        with pytest.raises(InvalidKeyError):
-            await Client(harness.runtime).explain("a..b")
-        with pytest.raises(UsageError, match="keys as UTF-8 text"):
-            await Client(harness.runtime)(Verb.RESYNC, b"\xff", object)
 
 
 async def test_resync_rejects_too_many_keys() -> None:

@@ -30,8 +30,6 @@ from natsctl.errors import NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.connection import Connection
 from natsctl.model.plans import Action, KeyPlan, PlanSummary
 from natsctl.testing import Harness, MemoryStores, running
-from natsctl.watchers import InformerController
-from tests.support.controllers import recording_watcher as watchers
 
 PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 SHOPS, SIGNS = "shops", "signs"
@@ -61,11 +59,6 @@ class Shops(Controller):
         await self.signs.apply(key, Shop(spec="open"))
 
 
-class Needing(Shops):
-    def __init__(self, needed: str) -> None:
-        self.name = needed
-
-
 class Client:
     """Sends plan requests to the endpoints of one controller."""
 
@@ -91,16 +84,6 @@ async def harness() -> AsyncIterator[Harness]:
 
 def client(harness: Harness) -> Client:
     return Client(harness.runtime, harness.stores)
-
-
-async def test_a_plan_leaves_the_syncs_of_the_daemon_alone(harness: Harness) -> None:
-    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "fail"}')
-    await asyncio.sleep(1)
-    before = harness.runtime.status().syncs
-    await client(harness)("corner")
-    after = harness.runtime.explain("corner")
-    assert harness.runtime.status().syncs - before <= 1  # a retry of the daemon itself
-    assert after.failures > 0
 
 
 async def test_a_plan_neither_records_its_syncs_nor_notes_held_keys(tmp_path: Path) -> None:
@@ -148,24 +131,6 @@ async def test_a_plan_is_for_a_few_keys(harness: Harness, keys: list[str]) -> No
         await client(harness)(*keys)
 
 
-async def test_a_controller_with_too_many_objects_is_planned_by_a_command(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("natsctl.daemon.plan.OBJECTS_MAX", 1)
-    for key in ("corner", "odd"):
-        await harness.stores.store(Shops.shops.kind).create(key, b"5")
-    await harness.run_until_idle()
-    planner = Planner(nats=harness.stores)
-    with pytest.raises(UsageError, match=r"at most 1: run natsctl plan -c .*:Shops, which"):
-        await planner.plan(harness.runtime, ["corner"])
-
-
-async def test_a_controller_that_needs_arguments_cannot_be_planned() -> None:
-    async with running(Needing("needing")) as harness:
-        with pytest.raises(UsageError, match=r"needing cannot be planned in its daemon: .*needed"):
-            await client(harness)("a")
-
-
 def test_a_plan_that_does_not_fit_counts_the_actions_that_it_leaves_out() -> None:
     actions = tuple(Action(action="create", kind="K", key=str(number)) for number in range(100))
     plan = Plan(controller="c", summary=PlanSummary(), keys={"a": KeyPlan(actions=actions)})
@@ -175,23 +140,3 @@ def test_a_plan_that_does_not_fit_counts_the_actions_that_it_leaves_out() -> Non
     limited = msgspec.json.decode(answer, type=KeyPlans)
     assert len(limited.keys["a"].actions) + limited.more == len(actions)
     assert limited.more > 0
-
-
-class Sites(InformerController):
-    name = "sites"
-    watcher = watchers.RecordingWatcher()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_informer(watchers.SITES)
-        self.add_watcher(self.watcher, watchers.SITES)
-
-
-async def test_watchers_are_planned_by_a_new_instance_of_their_class() -> None:
-    stores, controller = MemoryStores(), Sites()
-    async with watchers.running(controller, stores):
-        await watchers.put(stores.store(watchers.SITES), "athens", watchers.site("one"))
-        await asyncio.sleep(1)
-        Sites.watcher.failures = 1
-        plan = await Client(controller, stores)("athens")
-    assert plan.keys["athens"].error == "ValueError: on purpose"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from natsctl import Controller, Object, Operator, StoreError, kv, primary, tertiary
-from natsctl.core.coordination.shares import ShareState
 from natsctl.daemon.http import Check, CheckVerdict, Vitals
 from natsctl.jetstream.connection import ConnectionState
 from natsctl.testing import MemoryStores
@@ -41,29 +40,6 @@ class FakeConnection:
             since_s=1.0,
             errors=5,
             last_error=None if self.connected else "the server closed the connection",
-        )
-
-
-class FakeElection:
-    """An election whose state the test sets."""
-
-    def __init__(self) -> None:
-        self.known = False
-        self.epoch: int | None = None
-
-    def state(self) -> ShareState:
-        leads = self.epoch is not None
-        return ShareState(
-            name="lamps",
-            identity="we",
-            count=1,
-            works=leads,
-            epoch=self.epoch,
-            shares={"we" if leads else "they": 1},
-            draining=0,
-            draining_s=0.0,
-            moving=False,
-            known=self.known,
         )
 
 
@@ -172,68 +148,6 @@ async def test_a_synced_cache_is_not_ready_while_its_watch_is_broken(
         assert watched_vitals.ready().passed
 
 
-async def test_a_process_without_a_connection_is_not_ready(
-    watched_vitals: Vitals, operator: Operator, connection: Any
-) -> None:
-    async with running(operator):
-        connection.connected = False
-        assert (
-            "[-]nats failed: not connected to hub:4222: the server closed the connection\n"
-            in watched_vitals.ready().text()
-        )
-
-
-async def test_a_standby_is_ready_after_it_read_the_lease(
-    vitals: Vitals, connection: Any, operator: Operator
-) -> None:
-    election: Any = FakeElection()
-    with vitals.of(connection, operator.runtimes, [election]):
-        async with running(operator):
-            assert (
-                "[-]lease/lamps failed: the lease was not read or written yet"
-                in vitals.ready().text()
-            )
-            election.known = True
-            assert "[+]lease/lamps ok" in vitals.ready().text(verbose=True)
-            assert vitals.ready().passed
-            election.epoch = 7
-            assert vitals.ready().passed
-
-
-class FakeMember:
-    """A shard member whose state the test sets."""
-
-    def __init__(self) -> None:
-        self.known = self.works = self.moving = False
-
-    def state(self) -> ShareState:
-        return ShareState(
-            name="lamps",
-            identity="me",
-            count=256,
-            works=self.works,
-            epoch=7 if self.works else None,
-            shares={"me": 128, "you": 128} if self.works else {},
-            draining=3 if self.moving else 0,
-            draining_s=2.0 if self.moving else 0.0,
-            moving=self.moving,
-            known=self.known,
-        )
-
-
-async def test_a_shard_member_is_ready_after_it_joined(
-    vitals: Vitals, connection: Any, operator: Operator
-) -> None:
-    member: Any = FakeMember()
-    with vitals.of(connection, operator.runtimes, [member]):
-        async with running(operator):
-            assert "[-]shard/lamps failed: the lease was not" in vitals.ready().text()
-            member.known = True
-            assert "[-]shard/lamps failed: this process has no shares" in vitals.ready().text()
-            member.works = member.moving = True
-            assert "[+]shard/lamps ok" in vitals.ready().text(verbose=True)
-
-
 async def test_a_stopping_process_is_live_and_not_ready(
     watched_vitals: Vitals, operator: Operator
 ) -> None:
@@ -244,16 +158,6 @@ async def test_a_stopping_process_is_live_and_not_ready(
         assert watched_vitals.live().passed
 
 
-FAILED = CheckVerdict("readyz", (Check("nats"), Check("cache", "not listed\n  yet")))
-
-
 def test_the_reason_of_a_failed_check_has_no_secrets() -> None:
     leaking = CheckVerdict("readyz", (Check("nats", "no way to nats://ann:hush@hub"),))
     assert "[-]nats failed: no way to nats://***@hub\n" in leaking.text()
-
-
-def test_one_failed_check_fails_the_verdict_with_its_reason_on_one_line() -> None:
-    assert not FAILED.passed
-    text = "[+]nats ok\n[-]cache failed: not listed yet\nreadyz check failed\n"
-    assert FAILED.text() == text
-    assert FAILED.text(verbose=True) == text
