@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from natsctl.errors import WatchBrokenError as WatchBrokenError
     from natsctl.errors import WatchStoppingError as WatchStoppingError
     from natsctl.jetstream.options import NatsOptions as NatsOptions
-    from natsctl.jetstream.stores import connect as connect
+    from natsctl.jetstream.store import connect as connect
     from natsctl.kubernetes.cluster import connect_kube as connect_kube
     from natsctl.kubernetes.options import KubeOptions as KubeOptions
     from natsctl.managed import *

@@ -23,7 +23,7 @@ from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.plan import plan
 from natsctl.daemon.signals import until_signalled
 from natsctl.jetstream.options import NatsOptions
-from natsctl.jetstream.stores import connect
+from natsctl.jetstream.store import connect
 from natsctl.model.plans import Plan
 
 app = App()

@@ -22,7 +22,7 @@ from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.messages import ControllerPlan
 from natsctl.daemon.plan import inspecting
 from natsctl.errors import NatsctlError, NoDaemonError, UsageError
-from natsctl.jetstream.stores import connect
+from natsctl.jetstream.store import connect
 from natsctl.model.plans import GarbagePlan, Orphan, Removed
 from natsctl.operate.entries import NONE
 from natsctl.operate.fleet import NoGarbageError, open_fleet

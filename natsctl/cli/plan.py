@@ -38,7 +38,7 @@ from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.operator import CONTROLLER_NAME, Guest
 from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.errors import UsageError
-from natsctl.jetstream.stores import connect
+from natsctl.jetstream.store import connect
 from natsctl.model.kinds import Kind
 from natsctl.model.plans import Action, KeyPlan, Plan
 from natsctl.operate.fleet import Fleet, open_fleet

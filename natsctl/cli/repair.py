@@ -17,8 +17,7 @@ from natsctl.errors import NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.options import NatsOptions
-from natsctl.jetstream.store import BucketStore, KvStore
-from natsctl.jetstream.stores import Nats
+from natsctl.jetstream.store import BucketStore, KvStore, Nats
 from natsctl.managed.links import permit_adoption, resolve
 from natsctl.model.objects import Object
 from natsctl.operate.buckets import open_bucket

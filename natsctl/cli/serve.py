@@ -27,7 +27,7 @@ from natsctl.daemon.settings.settings import ControllerSettings, Settings, Trace
 from natsctl.daemon.signals import StopLimit, until_signalled
 from natsctl.errors import StoreError, UsageError
 from natsctl.jetstream.options import NatsOptions
-from natsctl.jetstream.stores import Nats, connect
+from natsctl.jetstream.store import Nats, connect
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.logger import get_logger
 

@@ -61,8 +61,7 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
-from natsctl.jetstream.store import BucketStore
-from natsctl.jetstream.stores import connect
+from natsctl.jetstream.store import BucketStore, connect
 from natsctl.model import documents
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object

@@ -23,8 +23,14 @@ from natsctl.daemon.messages import (
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection import Connection
-from natsctl.jetstream.service import LIMIT_S, EndpointInfo, Info
-from natsctl.jetstream.service_client import NoServiceError, ask_all, services
+from natsctl.jetstream.service import (
+    LIMIT_S,
+    EndpointInfo,
+    Info,
+    NoServiceError,
+    ask_all,
+    services,
+)
 from natsctl.model.plans import Kept, Orphan, Removed
 from natsctl.model.reports import Branch, PrimarySource, merged
 

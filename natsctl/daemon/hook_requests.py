@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from natsctl.controller.hook import HookController
 from natsctl.jetstream.options import NatsOptions
-from natsctl.jetstream.stores import Nats, connect
+from natsctl.jetstream.store import Nats, connect
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from natsctl.core.coordination.shares import Participation
 from natsctl.daemon.messages import ControllerStatus, DaemonProcess, Verb
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection import Connection
-from natsctl.jetstream.service_client import ask_all
+from natsctl.jetstream.service import ask_all
 from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
 from natsctl.time_limit import happens

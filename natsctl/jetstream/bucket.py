@@ -125,33 +125,40 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
     Raises `StoreDiffersError` if the keys have several prefixes, because some would be missing, or
     if a function such as `partition` or a transform of the stream itself makes other keys of them.
     """
-    mirror = config.get("mirror") or {}
+    mirror, sources = config.get("mirror") or {}, config.get("sources") or ()
     own = config.get("subject_transform") or {}
-    for upstream in (mirror, *(config.get("sources") or ()), {"subject_transforms": [own]}):
+    for upstream in (mirror, *sources, {"subject_transforms": [own]}):
         for transform in upstream.get("subject_transforms") or ():
             if _FUNCTION.search(transform.get("dest") or ""):
                 raise StoreDiffersError(_function_error(bucket, transform["dest"]))
-    history, expiring = config.get("max_msgs_per_subject", -1), bool(config.get("allow_msg_ttl"))
     own_prefix = prefix_of(bucket)
-    alone = (config.get("subjects") or [f"{own_prefix}>"]) == [f"{own_prefix}>"]
-    if not mirror:
-        if own.get("dest") and own["dest"] != own.get("src"):
-            raise StoreDiffersError(_function_error(bucket, own["dest"]))
-        for source in config.get("sources") or ():
-            for prefix in _prefixes(source):
-                if prefix != own_prefix:
-                    raise StoreDiffersError(_mixed_error(bucket, source["name"], prefix))
-        return Layout(own_prefix, "", history, expiring, alone=alone)
-    prefixes = set(_prefixes(mirror))
+    prefixes = set(_prefixes(mirror)) if mirror else {own_prefix}
+    if not mirror and own.get("dest") and own["dest"] != own.get("src"):
+        raise StoreDiffersError(_function_error(bucket, own["dest"]))
+    for source in () if mirror else sources:
+        for prefix in _prefixes(source):
+            if prefix != own_prefix:
+                raise StoreDiffersError(
+                    f"bucket {bucket} takes messages of {source['name']} under {prefix}>, so its "
+                    f"keys would be missing: add a subject transform from {prefix}> to "
+                    f"{own_prefix}> to that source with `nats stream edit {stream_of(bucket)}`, or "
+                    f"declare bucket {bucket_in(source['name'])}"
+                )
     if len(prefixes) > 1:
         subjects = " and ".join(sorted(prefixes))
         raise StoreDiffersError(
             f"bucket {bucket} mirrors {mirror['name']} under several subjects, {subjects}: "
             "natsctl reads one subject prefix per bucket; mirror it without renaming subjects"
         )
-    # the origin may be a mirror too, with the subjects of the stream that it mirrors
-    settled = bool(mirror.get("subject_transforms"))
-    return Layout(prefixes.pop(), mirror["name"], history, expiring, settled, alone)
+    return Layout(
+        prefixes.pop(),
+        mirror.get("name", ""),
+        config.get("max_msgs_per_subject", -1),
+        bool(config.get("allow_msg_ttl")),
+        # the origin may be a mirror too, with the subjects of the stream that it mirrors
+        settled=not mirror or bool(mirror.get("subject_transforms")),
+        alone=(config.get("subjects") or [f"{own_prefix}>"]) == [f"{own_prefix}>"],
+    )
 
 
 def prefix_in(subject: str) -> str:
@@ -165,7 +172,6 @@ def bucket_in(stream: str) -> str:
 
 
 def _prefixes(upstream: Mapping[str, Any]) -> Iterator[str]:
-    """Return the prefixes of the keys that come from *upstream*."""
     transforms = upstream.get("subject_transforms") or ()
     for transform in transforms:
         yield prefix_in(transform.get("dest") or transform.get("src") or "")
@@ -177,14 +183,6 @@ def _function_error(bucket: str, subject: str) -> str:
     return (
         f"bucket {bucket} renames its keys to {subject}, so they differ from those that were "
         "written: store or mirror them without functions and transforms"
-    )
-
-
-def _mixed_error(bucket: str, source: str, prefix: str) -> str:
-    return (
-        f"bucket {bucket} takes messages of {source} under {prefix}>, so its keys would be "
-        f"missing: add a subject transform from {prefix}> to {prefix_of(bucket)}> to that source "
-        f"with `nats stream edit {stream_of(bucket)}`, or declare bucket {bucket_in(source)}"
     )
 
 
@@ -224,7 +222,6 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def deleted(self) -> Deleted:
-        """The deletion that this delete marker reports."""
         return Deleted(self.key, self.revision, self.marker is Marker.PURGED)
 
 
@@ -265,7 +262,6 @@ class Bucket:
 
     @property
     def prefix(self) -> str:
-        """The part of the stream's subjects that precedes each key."""
         return self.layout.prefix
 
     @property
@@ -280,7 +276,17 @@ class Bucket:
         `StoreDiffersError` if an option that is set differs. Retries for `ELECTION_S` while the
         cluster has no leader.
         """
-        info = await self._created_in_time(kind)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + ELECTION_S
+        while True:
+            try:
+                info = await self._found_or_created(kind)
+                break
+            except StoreTimeoutError:
+                if clock() >= deadline:
+                    raise
+                log.warning("bucket does not answer, retrying", bucket=self.name)
+            await asyncio.sleep(ELECTION_PAUSE_S)
         difference = self.difference(kind, info["config"])
         if difference is not None:
             raise StoreDiffersError(difference)
@@ -292,8 +298,22 @@ class Bucket:
                 hint="create the bucket with `nats kv add`",
             )
 
+    async def _found_or_created(self, kind: KvKind[Any]) -> dict[str, Any]:
+        try:
+            return await self.info()
+        except StoreMissingError:
+            if not kind.create:
+                raise
+        try:
+            info = await create_stream(self.connection, self._config(kind), replicas=kind.replicas)
+        except StoreError as error:
+            try:  # another client may have just created it
+                info = await self._read("STREAM.INFO")
+            except StoreMissingError:
+                raise error from None
+        return await self._with_layout(info)
+
     async def state(self) -> StreamState:
-        """Return the stream's identity, last sequence and number of keys."""
         info = await self.info()
         state, config = info["state"], info["config"]
         return StreamState(
@@ -315,17 +335,18 @@ class Bucket:
 
         Raises `StoreDiffersError` if the bucket's keys cannot all be read.
         """
-        return await self._with_layout(await self._info())
+        return await self._with_layout(await self._read("STREAM.INFO"))
 
     async def _with_layout(self, info: dict[str, Any]) -> dict[str, Any]:
+        config = info["config"]
         self._subjects = info["state"].get("num_subjects", 0)
         self.full = full(info)
-        found = () if info["config"].get("mirror") else concerns_of(info)
+        found = () if config.get("mirror") else concerns_of(info)
         self.concerns = [f"bucket {self.name}: {text}: {advice}" for text, advice in found]
         self.evicted = self.evicted and bool(self.full)
         if info["created"] != self._created:
             self._created, self._found_prefix = info["created"], ""
-        layout = layout_of(self.name, info["config"])
+        layout = layout_of(self.name, config)
         if not layout.settled and info["state"].get("messages"):
             if not self._found_prefix:
                 with suppress(NotFoundError):
@@ -342,7 +363,7 @@ class Bucket:
         If a marker expires, the server shows the previous revision again. So a marker expires only
         if the bucket keeps no other revision of the key: after a purge, or with history 1.
         """
-        ttl_s = math.ceil(self.connection.marker_ttl_s)
+        ttl_s = math.ceil(self.connection.options.marker_ttl_s)
         only_revision = purge or self.layout.history == 1
         return ttl_s if ttl_s and only_revision and self.layout.expiring else None
 
@@ -366,7 +387,7 @@ class Bucket:
         million it takes 1.9 s of processor time, in which nobody can write. See `names`.
         """
         query: dict[str, object] = {"subjects_filter": self.prefix + pattern}
-        info = await self._info(query)
+        info = await self._read("STREAM.INFO", query)
         keys, skipped = set[str](), len(self.prefix)
 
         def add(subject: str) -> None:
@@ -378,7 +399,6 @@ class Bucket:
         return None if info.get("total", 0) > info.get("limit", 0) else keys
 
     async def last(self, key: str) -> Message:
-        """Return the newest message of a key or pattern; raises `NotFoundError`."""
         return await self._message({"last_by_subj": self.prefix + key}, key)
 
     async def newest_revision(self, patterns: Sequence[str] = (">",), *, seen: int = 0) -> int:
@@ -406,7 +426,6 @@ class Bucket:
         return newest
 
     async def _has(self, revision: int, patterns: Sequence[str]) -> bool:
-        """Return whether the stream has a message of this revision that matches."""
         with suppress(NotFoundError):
             subject: str = (await self._read_raw({"seq": revision}, ">"))["subject"]
             if subject.startswith(self.prefix):
@@ -430,7 +449,7 @@ class Bucket:
         total = 0
         for pattern in patterns:
             query = {"subjects_filter": self.prefix + pattern, "offset": BEYOND}
-            total += (await self._info(query)).get("total", 0)
+            total += (await self._read("STREAM.INFO", query)).get("total", 0)
         return total
 
     async def create_consumer(
@@ -454,7 +473,7 @@ class Bucket:
         else:
             config["filter_subjects"] = subjects
         body = {"stream_name": self.stream, "config": config, "action": "create"}
-        timeout_s = max(CREATE_S, connection.request_timeout_s)
+        timeout_s = max(CREATE_S, connection.options.request_timeout_s)
         return await connection.api(endpoint, body, timeout_s=timeout_s)
 
     async def newest(self, keys: Iterable[str]) -> list[Message]:
@@ -472,7 +491,6 @@ class Bucket:
         return messages
 
     async def after(self, revision: int, key: str) -> Message:
-        """Return the first message of *key* after *revision*; raises `NotFoundError`."""
         query = {"seq": revision + 1, "next_by_subj": self.prefix + key}
         return await self._message(query, key)
 
@@ -490,52 +508,26 @@ class Bucket:
     async def _read_raw(self, query: dict[str, object], key: str) -> dict[str, Any]:
         """Read a message at the leader; *key* names it in errors."""
         try:
-            reply = await self._read(f"STREAM.MSG.GET.{self.stream}", query)
-        except StoreMissingError as error:
-            raise self._missing_error() from error
+            message: dict[str, Any] = (await self._read("STREAM.MSG.GET", query))["message"]
+        except StoreMissingError:
+            raise
         except NotFoundError as error:
             raise NotFoundError(f"{self.name} has no {key}") from error
-        message: dict[str, Any] = reply["message"]
         return message
 
-    async def _read(self, endpoint: str, query: dict[str, object] | None) -> dict[str, Any]:
+    async def _read(self, verb: str, query: dict[str, object] | None = None) -> dict[str, Any]:
         """Read with a shorter deadline than a write has: asking again changes nothing.
 
         A stream without a leader doesn't answer, and the next leader never saw the request.
         """
-        timeout_s = READ * self.connection.request_timeout_s
-        return await self.connection.api(endpoint, query, timeout_s=timeout_s)
-
-    async def _info(self, query: dict[str, object] | None = None) -> dict[str, Any]:
+        timeout_s = READ * self.connection.options.request_timeout_s
         try:
-            return await self._read(f"STREAM.INFO.{self.stream}", query)
+            return await self.connection.api(f"{verb}.{self.stream}", query, timeout_s=timeout_s)
         except StoreMissingError as error:
-            raise self._missing_error() from error
-
-    async def _created_in_time(self, kind: KvKind[Any]) -> dict[str, Any]:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + ELECTION_S
-        while True:
-            try:
-                try:
-                    return await self.info()
-                except StoreMissingError:
-                    if not kind.create:
-                        raise
-                config = self._config(kind)
-                try:
-                    info = await create_stream(self.connection, config, replicas=kind.replicas)
-                except StoreError as error:
-                    try:
-                        info = await self._info()  # another client may have just created it
-                    except StoreMissingError:
-                        raise error from None
-                return await self._with_layout(info)
-            except StoreTimeoutError:
-                if clock() >= deadline:
-                    raise
-                log.warning("bucket does not answer, retrying", bucket=self.name)
-            await asyncio.sleep(ELECTION_PAUSE_S)
+            raise StoreMissingError(
+                f"bucket {self.name} does not exist: create it with `nats kv add {self.name}`, "
+                "or start a controller that declares it"
+            ) from error
 
     def _config(self, kind: KvKind[Any]) -> dict[str, object]:
         age = int((kind.ttl_s or 0) * NANOSECONDS)
@@ -558,7 +550,7 @@ class Bucket:
             "allow_msg_ttl": True,
         }
         if age:
-            ttl_s = math.ceil(self.connection.marker_ttl_s or MARKER_TTL_S)
+            ttl_s = math.ceil(self.connection.options.marker_ttl_s or MARKER_TTL_S)
             marker_ttl_s = ttl_s if history == 1 else MARKER_TTL_MIN_S
             config["subject_delete_marker_ttl"] = marker_ttl_s * NANOSECONDS
         return config
@@ -575,12 +567,6 @@ class Bucket:
                     f"declaration, or the bucket with `nats stream edit {self.stream}`"
                 )
         return None
-
-    def _missing_error(self) -> StoreMissingError:
-        return StoreMissingError(
-            f"bucket {self.name} does not exist: create it with `nats kv add {self.name}`, "
-            "or start a controller that declares it"
-        )
 
 
 def concerns_of(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

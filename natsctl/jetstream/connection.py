@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from nats.aio.msg import Msg
@@ -19,105 +19,108 @@ from nats.errors import Error as NatsError
 from nats.errors import NoServersError, SecureConnWantedError, StaleConnectionError, UnexpectedEOF
 
 from natsctl.errors import ConnectError, StoreError, UsageError
-from natsctl.jetstream.options import NatsOptions, Server, Servers, arguments, secrets, with_context
-from natsctl.jetstream.reader import OneTimeClient
-from natsctl.jetstream.requests import (
-    NextAnswer,
-    Requests,
-    api_span,
-    may_not_subscribe,
-    result_of,
-    violation,
+from natsctl.jetstream.options import (
+    NatsOptions,
+    Server,
+    arguments,
+    parse,
+    peer,
+    secrets,
+    with_context,
 )
+from natsctl.jetstream.reader import OneTimeClient
+from natsctl.jetstream.requests import NextAnswer, Requests, api_span, result_of
 from natsctl.telemetry.hiding import Secrets
 from natsctl.telemetry.logger import Repeats, get_logger
 from natsctl.time_limit import happens
 
-_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
-_TEMPORARY = (
-    (ConnectionRefusedError, "connection refused; is a NATS server running there?"),
-    (socket.gaierror, "the host name is unknown"),
-    (TimeoutError, "no answer in time"),
-)
-_CLOSED = (UnexpectedEOF, ConnectionResetError, BrokenPipeError)
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """A failed attempt to connect. A retry cannot succeed if `final` is true."""
-
-    server: Server
-    reason: str
-    final: bool
-    error: Exception
-
-    def __str__(self) -> str:
-        return f"{self.server.address}: {self.reason}"
-
-
-def explained(error: Exception, server: Server, options: NatsOptions) -> Failure:
-    """Return why an attempt to connect to *server* failed, and what to do."""
-    final = _final_reason(error, server, options)
-    reason = final or _temporary_reason(error, options)
-    return Failure(server, reason, final is not None, error)
-
-
-def _final_reason(error: Exception, server: Server, options: NatsOptions) -> str | None:
-    match error:
-        case UsageError():
-            return str(error)
-        case NatsError() if any(refusal in str(error).lower() for refusal in _REFUSALS):
-            return f"the server refuses {_identity(server, options)}"
-        case SecureConnWantedError():
-            return "the server offers no TLS, but the options require it"
-        case ssl.SSLCertVerificationError():
-            ca = options.tls_ca or "this machine"
-            return (
-                f"{ca} does not verify the server's certificate ({error.verify_message}); "
-                "set tls_ca to the CA that does"
-            )
-        case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):
-            return "the server requires a client certificate; set tls_cert and tls_key"
-        case _:
-            return None
-
-
-def _temporary_reason(error: Exception, options: NatsOptions) -> str:
-    for kind, reason in _TEMPORARY:
-        if isinstance(error, kind):
-            return reason
-    if isinstance(error, _CLOSED):
-        reason = "the server closed the connection at once"
-        return reason if options.tls_cert else f"{reason}; does it require a client certificate?"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS fails: {error.reason or error}"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
-
-
-def _identity(server: Server, options: NatsOptions) -> str:
-    if options.identity is not None:
-        return options.identity
-    if server.user:
-        return f"user {server.user!r} and the password in its URL"
-    if server.token:
-        return "the token in its URL"
-    return "a connection without credentials; give it creds, an nkey, user and password, or a token"
-
+log = get_logger(__name__)
 
 PINGS = 2  # how many pings the server may leave unanswered
 CHECKS = 12  # checks for received data within `silence_s`
 CHECK_MAX_S = 0.25  # between two checks
 END_S = 2.0  # the deadline of nats-py's close
+FLUSH_S = 2.0  # how long `close` waits until the server has received published messages
+ATTEMPT_MIN_S = 1.0  # the least time for an attempt to connect to one of several servers
+PAUSE_MIN_S = 0.1  # between two rounds over all servers; doubles up to `PAUSE_MAX_S`
+PAUSE_MAX_S = 1.0
+PAUSE_SOON_S = 0.3  # instead, within `SOON_S`: a server that restarts is back soon
+SOON_S = 30.0
+PAYLOAD_MAX = 1024 * 1024
+
+_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
+_CLOSED = (UnexpectedEOF, ConnectionResetError, BrokenPipeError)
 
 Report = Callable[[Exception], None]
+OnLost = Callable[[StoreError], None]
 
 
-class ServerLink:
+class _Failure(NamedTuple):
+    """A failed attempt to connect; a retry cannot succeed if `final` is true."""
+
+    text: str
+    final: bool
+    error: Exception
+
+
+def _failure(error: Exception, server: Server, options: NatsOptions) -> _Failure:
+    """Return why an attempt to connect to *server* failed, and what to do."""
+    final = True
+    match error:
+        case UsageError():
+            reason = str(error)
+        case NatsError() if any(refusal in str(error).lower() for refusal in _REFUSALS):
+            reason = f"the server refuses {_identity(server, options)}"
+        case SecureConnWantedError():
+            reason = "the server offers no TLS, but the options require it"
+        case ssl.SSLCertVerificationError():
+            reason = (
+                f"{options.tls_ca or 'this machine'} does not verify the server's certificate "
+                f"({error.verify_message}); set tls_ca to the CA that does"
+            )
+        case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):
+            reason = "the server requires a client certificate; set tls_cert and tls_key"
+        case _:
+            reason, final = _temporary_reason(error, options), False
+    return _Failure(f"{server.address}: {reason}", final, error)
+
+
+def _temporary_reason(error: Exception, options: NatsOptions) -> str:
+    match error:
+        case ConnectionRefusedError():
+            return "connection refused; is a NATS server running there?"
+        case socket.gaierror():
+            return "the host name is unknown"
+        case TimeoutError():
+            return "no answer in time"
+        case UnexpectedEOF() | ConnectionResetError() | BrokenPipeError():
+            hint = "" if options.tls_cert else "; does it require a client certificate?"
+            return f"the server closed the connection at once{hint}"
+        case ssl.SSLError():
+            return f"TLS fails: {error.reason or error}"
+        case _:
+            return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _identity(server: Server, options: NatsOptions) -> str:
+    for given, text in (
+        (options.creds, f"the credentials in {options.creds}"),
+        (options.nkey, f"the nkey in {options.nkey}"),
+        (options.user, f"user {options.user!r} and its password"),
+        (options.token, "the token"),
+        (server.user, f"user {server.user!r} and the password in its URL"),
+        (server.token, "the token in its URL"),
+    ):
+        if given:
+            return text
+    return "a connection without credentials; give it creds, an nkey, user and password, or a token"
+
+
+class _Link:
     """A connection to one server. A link never reconnects; a new link replaces it.
 
-    `client` is the nats-py client and `requests` sends requests over it. *report* gets every
-    background error of nats-py, except the one that ends the connection; it must not raise.
+    *report* gets every background error of nats-py, except the one that ends the connection; it
+    must not raise.
     """
 
     def __init__(self, server: Server, options: NatsOptions, report: Report) -> None:
@@ -133,12 +136,10 @@ class ServerLink:
 
     @property
     def alive(self) -> bool:
-        """True if the connection is up, as far as the client knows."""
         return self.client.is_connected and not self._lost.is_set()
 
     @property
     def reason(self) -> str:
-        """A short text that explains why the connection ended."""
         error = self._error or self.client.last_error
         if isinstance(error, _CLOSED):
             return "the server closed the connection"
@@ -148,10 +149,32 @@ class ServerLink:
 
     async def establish(self, limit_s: float) -> None:
         """Connect and subscribe to the inbox; raises any error of nats-py unchanged."""
+        settings = arguments(self._options, self.server)
+        if "tls" in settings:
+            for secret in ("password", "token"):
+                if settings.get(secret) is not None:
+                    settings[secret] = self._over_tls(settings[secret])
+        ping_s = self._options.silence_s / (PINGS + 1)
         try:
-            await self._connect(limit_s)
+            await self.client.connect(
+                servers=[self.server.address],
+                error_cb=self._on_error,
+                closed_cb=self._on_closed,
+                name=self._options.name,
+                inbox_prefix=self._options.inbox_prefix,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=limit_s,  # type: ignore[arg-type]  # takes any number
+                ping_interval=ping_s,  # type: ignore[arg-type]  # takes any number
+                max_outstanding_pings=PINGS,
+                pending_size=0,
+                **settings,
+            )
         except NoServersError as error:
             raise self._error or error from error
+        if "tls" in settings:
+            self._over_tls("")()
         if not self.client.is_connected:
             # nats-py raises nothing if the server closes the connection instead of answering
             raise self._error or UnexpectedEOF()
@@ -159,18 +182,10 @@ class ServerLink:
         self._established, self._error = True, None
 
     async def ended(self) -> None:
-        """Wait until the connection is down."""
         check_s = min(CHECK_MAX_S, self._options.silence_s / CHECKS)
         while self.alive:
             self.client.count_traffic_as_pong()
             await happens(self._lost, within_s=check_s)
-
-    async def flush(self, limit_s: float) -> None:
-        """Wait until the server has received everything published, for at most *limit_s*."""
-        if self.alive:
-            with suppress(TimeoutError, NatsError):
-                async with asyncio.timeout(limit_s):
-                    await self.client.flush()
 
     async def end(self) -> None:
         """Abort the connection; no task of it runs after this returns."""
@@ -181,31 +196,6 @@ class ServerLink:
                     await self.client.close()
                 elif self._established:
                     await self._closed.wait()  # the client is closing
-
-    async def _connect(self, limit_s: float) -> None:
-        settings = arguments(self._options, self.server)
-        if "tls" in settings:
-            for secret in ("password", "token"):
-                if settings.get(secret) is not None:
-                    settings[secret] = self._over_tls(settings[secret])
-        ping_s = self._options.silence_s / (PINGS + 1)
-        await self.client.connect(
-            servers=[self.server.address],
-            error_cb=self._on_error,
-            closed_cb=self._on_closed,
-            name=self._options.name,
-            inbox_prefix=self._options.inbox_prefix,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=limit_s,  # type: ignore[arg-type]  # takes any number
-            ping_interval=ping_s,  # type: ignore[arg-type]  # takes any number
-            max_outstanding_pings=PINGS,
-            pending_size=0,
-            **settings,
-        )
-        if "tls" in settings:
-            self._over_tls("")()
 
     def _over_tls(self, secret: str) -> Callable[[], str]:
         """Return a callable that gives nats-py the secret, but only over TLS.
@@ -229,27 +219,15 @@ class ServerLink:
             return
         if not self._established:
             self._error = error
-        forbidden = violation(error)
-        if forbidden is None:
-            self._report(error)
-        elif not self.requests.denied(forbidden):
-            # nats-py reports subjects in lower case
-            subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
-            self._report(error if subject is None else may_not_subscribe(subject))
+        if (unexpected := self.requests.denied(error)) is not None:
+            self._report(unexpected)
 
     async def _on_closed(self) -> None:
         self._lost.set()
         self._closed.set()
 
 
-ATTEMPT_MIN_S = 1.0  # the least time for an attempt to connect to one of several servers
-PAUSE_MIN_S = 0.1  # between two rounds over all servers; doubles up to `PAUSE_MAX_S`
-PAUSE_MAX_S = 1.0
-PAUSE_SOON_S = 0.3  # instead, within `SOON_S`: a server that restarts is back soon
-SOON_S = 30.0
-
-
-class Dial:
+class _Dial:
     """Tries the configured servers, and the cluster members that they announced, in turn.
 
     Links pass their background errors to *report*. *progress* gets a text after every failed
@@ -257,33 +235,34 @@ class Dial:
     """
 
     def __init__(
-        self, options: NatsOptions, *, report: Report, progress: Callable[[str], None]
+        self, options: NatsOptions, report: Report, progress: Callable[[str], None]
     ) -> None:
         self._options = options
         self._report = report
         self._progress = progress
-        self._servers = Servers(options.urls)
-        self._last: ServerLink | None = None
-        for server in self._servers.round():
+        self._configured = [parse(url) for url in options.urls]
+        self._announced: list[Server] = []
+        self._last: _Link | None = None
+        random.shuffle(self._configured)
+        for server in self._configured:
             arguments(options, server)
 
     def __str__(self) -> str:
-        return str(self._servers)
+        return ", ".join(server.address for server in self._configured)
 
-    async def once(self) -> ServerLink:
+    async def once(self) -> _Link:
         """Try every server once; raises `ConnectError` after `connect_timeout_s` at most."""
         limit_s = self._options.connect_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 outcome = await self._try_servers()
-                await _end_if_cancelled(outcome)
         except TimeoutError:
             raise ConnectError(
                 f"cannot connect to NATS: none of {self} answers within {limit_s:g} s"
             ) from None
         return _link(outcome)
 
-    async def patiently(self, *, refusals_final: bool = False) -> ServerLink:
+    async def patiently(self, *, refusals_final: bool = False) -> _Link:
         """Try round after round until a server answers.
 
         Raises `ConnectError` if *refusals_final* and a server rejects this client.
@@ -292,64 +271,58 @@ class Dial:
         soon = clock() + SOON_S
         while True:
             outcome = await self._try_servers()
-            await _end_if_cancelled(outcome)
-            if isinstance(outcome, ServerLink) or (
+            if isinstance(outcome, _Link) or (
                 refusals_final and any(failure.final for failure in outcome)
             ):
                 return _link(outcome)
-            self._progress("; ".join(map(str, outcome)))
+            self._progress(_texts(outcome))
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
             pause_s = min(2 * pause_s, PAUSE_SOON_S if clock() < soon else PAUSE_MAX_S)
 
-    async def _try_servers(self) -> ServerLink | list[Failure]:
+    async def _try_servers(self) -> _Link | list[_Failure]:
         if self._last is not None:  # the members that the last server announced
-            self._servers.announce(self._last.client.discovered_servers, self._last.server)
-        servers = self._servers.round()
+            known = {server.address for server in self._configured}
+            members = [peer(url, self._last.server) for url in self._last.client.discovered_servers]
+            self._announced = [server for server in members if server.address not in known]
+            random.shuffle(self._announced)
+        servers = (*self._configured, *self._announced)
         limit_s = max(ATTEMPT_MIN_S, self._options.connect_timeout_s / len(servers))
-        failures: list[Failure] = []
+        failures: list[_Failure] = []
         for server in servers:
-            link = ServerLink(server, self._options, self._report)
+            link = _Link(server, self._options, self._report)
             try:
                 async with asyncio.timeout(limit_s):
                     await link.establish(limit_s)
+                self._last = link
             except Exception as error:  # noqa: BLE001 - nats-py raises errors of several libraries
                 await link.end()
-                self._servers.failed(server)
-                failures.append(explained(error, server, self._options))
+                failures.append(_failure(error, server, self._options))
+                for group in (self._configured, self._announced):
+                    if server in group:  # is tried last from now on
+                        group.remove(server)
+                        group.append(server)
             except BaseException:
                 await link.end()
                 raise
-            else:
-                self._last = link
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # Python 3.11's `asyncio.wait_for`, which nats-py uses to connect, loses a
+                # cancellation that arrives in the moment in which an attempt ends
+                await link.end()
+                raise asyncio.CancelledError
+            if link is self._last:
                 return link
         return failures
 
 
-def _link(outcome: ServerLink | list[Failure]) -> ServerLink:
-    if isinstance(outcome, ServerLink):
+def _link(outcome: _Link | list[_Failure]) -> _Link:
+    if isinstance(outcome, _Link):
         return outcome
-    reasons = "; ".join(map(str, outcome))
-    raise ConnectError(f"cannot connect to NATS: {reasons}") from outcome[-1].error
+    raise ConnectError(f"cannot connect to NATS: {_texts(outcome)}") from outcome[-1].error
 
 
-async def _end_if_cancelled(outcome: ServerLink | list[Failure]) -> None:
-    """Raise a cancellation that arrived in the moment in which an attempt ended.
-
-    Python 3.11's `asyncio.wait_for`, which nats-py uses to connect, loses such a cancellation.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        if isinstance(outcome, ServerLink):
-            await outcome.end()
-        raise asyncio.CancelledError
-
-
-log = get_logger(__name__)
-
-PAYLOAD_MAX = 1024 * 1024
-FLUSH_S = 2.0  # how long `close` waits until the server has received published messages
-
-OnLost = Callable[[StoreError], None]
+def _texts(failures: list[_Failure]) -> str:
+    return "; ".join(failure.text for failure in failures)
 
 
 class ConnectionState(msgspec.Struct, frozen=True):
@@ -376,13 +349,26 @@ class ConnectionState(msgspec.Struct, frozen=True):
 async def connect(
     options: NatsOptions | str | None = None, *, wait: bool = False
 ) -> AsyncIterator["Connection"]:
-    """Connect to NATS for the duration of the context; see `Connection.open`.
+    """Connect to the first server that answers, for the duration of the context.
 
     Within the context, logs and errors mask the secrets in the options.
+
+    Args:
+        options: options, or a URL (or several, comma-separated); None is the default server.
+        wait: if no server is reachable, log that and retry until one is.
+
+    Raises:
+        UsageError: an option, a context or a file is malformed.
+        ConnectError: no server answered within `connect_timeout_s`, or a server rejected the
+            credentials. The message names each server and what to do.
     """
-    options = _checked(options)
+    if isinstance(options, str):
+        options = NatsOptions(servers=(options,))
+    options = with_context(options or NatsOptions())
+    options.check()
     with Secrets(secrets(options)):
-        connection = await Connection.open(options, wait=wait)
+        connection = Connection(options)
+        await connection.open(wait=wait)
         try:
             yield connection
         finally:
@@ -390,7 +376,7 @@ async def connect(
 
 
 class Connection:
-    """A connection to NATS; made by `connect`, or by `open` and ended by `close`.
+    """A connection to NATS; made by `connect`.
 
     *Guarantees.* Without a connection, a request fails at once with `StoreError` and is never sent.
     If the connection is lost, pending requests fail at once with `StoreTimeoutError`. The
@@ -398,54 +384,35 @@ class Connection:
     server. The connection then reconnects at once, and retries until it succeeds.
 
     *Assumes* that all calls are made in the event loop that opened the connection.
+
+    Attributes:
+        options: the options, with those of their context.
+        losses: the number of times that the connection was lost.
     """
 
-    def __init__(self, options: NatsOptions, *, dial: Dial | None = None) -> None:
-        self._options = options
+    def __init__(self, options: NatsOptions, dial: _Dial | None = None) -> None:
+        self.options = options
+        self.losses = 0
         self._clock = asyncio.get_running_loop().time
-        self._dial = dial or Dial(options, report=self._report, progress=self._report_progress)
+        self._dial = dial or _Dial(options, self._report, self._report_progress)
         self._carries_requests = dial is None
         self._watches: Connection | None = None
         self._repeats = Repeats(self._clock)
-        self._link: ServerLink | None = None
+        self._link: _Link | None = None
         self._up = asyncio.Event()
         self._closed = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._listeners: dict[object, OnLost] = {}
+        self._listeners: list[OnLost] = []
+        self._server = str(self._dial)
         self._since = self._clock()
-        self._state = ConnectionState(
-            connected=False,
-            server=str(self._dial),
-            losses=0,
-            since_s=0,
-            errors=0,
-            last_error=None,
-        )
+        self._errors = 0
+        self._last_error: str | None = None
 
-    @classmethod
-    async def open(
-        cls, options: NatsOptions | str | None = None, *, wait: bool = False
-    ) -> "Connection":
-        """Connect to the first server that answers.
-
-        Args:
-            options: options, or a URL (or several, comma-separated); None is the default server.
-            wait: if no server is reachable, log that and retry until one is.
-
-        Raises:
-            UsageError: an option, a context or a file is malformed.
-            ConnectError: no server answered within `connect_timeout_s`, or a server rejected the
-                credentials. The message names each server and what to do.
-        """
-        connection = cls(_checked(options))
-        dial = connection._dial
-        link = await (dial.patiently(refusals_final=True) if wait else dial.once())
-        connection._use_link(link)
-        connection._reconnecting = asyncio.create_task(
-            connection._reconnect(link), name="natsctl-connection"
-        )
-        return connection
+    async def open(self, *, wait: bool) -> None:
+        link = await (self._dial.patiently(refusals_final=True) if wait else self._dial.once())
+        self._use_link(link)
+        self._reconnecting = asyncio.create_task(self._reconnect(link), name="natsctl-connection")
 
     async def close(self) -> None:
         """Flush and close the connection, within 4 s.
@@ -460,7 +427,10 @@ class Connection:
             await asyncio.wait({self._reconnecting})
         link = self._link
         if link is not None:
-            await link.flush(FLUSH_S)
+            if link.alive:
+                with suppress(TimeoutError, NatsError):
+                    async with asyncio.timeout(FLUSH_S):
+                        await link.client.flush()
             self._report_loss(link, "it was closed")
         self._up.set()
         if self._closing:
@@ -492,42 +462,7 @@ class Connection:
 
         Its first `wait_connected` opens it. Its losses are not logged.
         """
-        dial = Dial(self._options, report=self._report, progress=self._report_progress)
-        return Connection(self._options, dial=dial)
-
-    @property
-    def inbox_prefix(self) -> str:
-        """The first tokens of the subjects that receive answers to this process."""
-        return self._options.inbox_prefix
-
-    @property
-    def api_prefix(self) -> str:
-        """The subject prefix of the JetStream API, without a trailing dot."""
-        return self._options.prefix
-
-    @property
-    def publish_prefix(self) -> str:
-        """The prefix of `$KV.…` subjects: empty, or the API prefix of a domain or import."""
-        return "" if self.api_prefix == "$JS.API" else f"{self.api_prefix}."
-
-    @property
-    def stream_prefix(self) -> str:
-        """The prefix of the subjects of other streams.
-
-        A domain has a prefix for its API and for `$KV.…` only. Other subjects reach its streams as
-        they are.
-        """
-        return "" if self._options.domain else self.publish_prefix
-
-    @property
-    def marker_ttl_s(self) -> float:
-        """The time to live in seconds of delete markers that may expire; 0 if none expires."""
-        return self._options.marker_ttl_s
-
-    @property
-    def request_timeout_s(self) -> float:
-        """The time in seconds that a request waits for its answer by default."""
-        return self._options.request_timeout_s
+        return Connection(self.options, _Dial(self.options, self._report, self._report_progress))
 
     @property
     def payload_max(self) -> int:
@@ -540,20 +475,15 @@ class Connection:
         return self._link is not None and self._link.alive
 
     @property
-    def losses(self) -> int:
-        """The number of times that the connection was lost."""
-        return self._state.losses
-
-    @property
     def reconnects(self) -> bool:
         """True until `close`; False also if a task that reconnects has failed."""
         has_ended = self._reconnecting is not None and self._reconnecting.done()
         return not has_ended and (self._watches is None or self._watches.reconnects)
 
     def state(self) -> ConnectionState:
-        """Return the present state."""
-        return msgspec.structs.replace(
-            self._state, connected=self.connected, since_s=self._clock() - self._since
+        since_s = self._clock() - self._since
+        return ConnectionState(
+            self.connected, self._server, self.losses, since_s, self._errors, self._last_error
         )
 
     async def wait_connected(self, *, forever: bool = True) -> None:
@@ -565,7 +495,7 @@ class Connection:
         if self._reconnecting is None and not self._closed:
             self._reconnecting = asyncio.create_task(self._reconnect(), name="natsctl-watches")
         try:
-            async with asyncio.timeout(None if forever else self._options.connect_timeout_s):
+            async with asyncio.timeout(None if forever else self.options.connect_timeout_s):
                 await self._up.wait()
         except TimeoutError:
             raise self._not_connected() from None
@@ -579,12 +509,11 @@ class Connection:
         The callback gets the reason, runs in the event loop and must not block. It is also called
         at a reconnect, because subscriptions of the previous connection are gone.
         """
-        token = object()
-        self._listeners[token] = callback
+        self._listeners.append(callback)
         try:
             yield
         finally:
-            del self._listeners[token]
+            self._listeners.remove(callback)
 
     async def request(
         self,
@@ -605,7 +534,7 @@ class Connection:
                 subscriber (the cause is nats-py's `NoRespondersError`).
         """
         if timeout_s is None:
-            timeout_s = self._options.request_timeout_s
+            timeout_s = self.options.request_timeout_s
         return await self._current().requests.ask(subject, payload, headers, timeout_s)
 
     @asynccontextmanager
@@ -625,7 +554,7 @@ class Connection:
         within `request_timeout_s`, and `StoreError` if the connection is down.
         """
         requests = self._current().requests
-        return await requests.may_subscribe(subject, self._options.request_timeout_s)
+        return await requests.may_subscribe(subject, self.options.request_timeout_s)
 
     async def api(
         self,
@@ -639,12 +568,12 @@ class Connection:
         Raises the errors of `request` and of `natsctl.jetstream.requests.result_of`.
         """
         payload = b"" if body is None else msgspec.json.encode(body)
-        subject = f"{self.api_prefix}.{endpoint}"
         with api_span(endpoint):
+            subject = f"{self.options.prefix}.{endpoint}"
             reply = await self.request(subject, payload, timeout_s=timeout_s)
             return result_of(reply.data, endpoint)
 
-    def _current(self) -> ServerLink:
+    def _current(self) -> _Link:
         self._notice_loss()
         if self._closed:
             raise StoreError("the NATS connection was closed")
@@ -653,7 +582,7 @@ class Connection:
         return self._link
 
     def _not_connected(self) -> StoreError:
-        reason = self._state.last_error or "no answer in time"
+        reason = self._last_error or "no answer in time"
         return StoreError(f"not connected to NATS at {self._dial}: {reason}")
 
     def _notice_loss(self) -> None:
@@ -662,20 +591,18 @@ class Connection:
         if link is not None and not link.alive:
             self._report_loss(link, link.reason)
 
-    def _use_link(self, link: ServerLink) -> None:
+    def _use_link(self, link: _Link) -> None:
         self._link = link
-        self._since = self._clock()
-        self._set_state(server=link.server.address)
+        self._since, self._server = self._clock(), link.server.address
         self._up.set()
         if self._carries_requests:
-            log.info("connected to NATS", server=link.server.address)
-        if self._state.losses:
-            address = link.server.address
-            self._notify(StoreError(f"reconnected to NATS at {address}"))
+            log.info("connected to NATS", server=self._server)
+        if self.losses:
+            self._notify(StoreError(f"reconnected to NATS at {self._server}"))
         else:
-            self._set_state(last_error=None)
+            self._last_error = None
 
-    def _report_loss(self, link: ServerLink, reason: str) -> None:
+    def _report_loss(self, link: _Link, reason: str) -> None:
         if self._link is not link:
             return
         self._link = None
@@ -684,38 +611,34 @@ class Connection:
         ending = asyncio.create_task(link.end())
         self._closing.add(ending)
         ending.add_done_callback(self._closing.discard)
-        self._notify(StoreError(f"the NATS connection to {link.server.address} is lost: {reason}"))
+        self._notify(StoreError(f"the NATS connection to {self._server} is lost: {reason}"))
         if not self._closed:
-            self._since = self._clock()
-            self._set_state(losses=self._state.losses + 1, last_error=reason)
+            self._since, self._last_error = self._clock(), reason
+            self.losses += 1
             if self._carries_requests:
-                log.warning("lost the connection to NATS", server=link.server.address, error=reason)
+                log.warning("lost the connection to NATS", server=self._server, error=reason)
 
     def _notify(self, error: StoreError) -> None:
-        for callback in list(self._listeners.values()):
+        for callback in list(self._listeners):
             try:
                 callback(error)
             except Exception:
                 log.exception("an on_lost callback failed")
 
-    def _set_state(self, **changes: object) -> None:
-        self._state = msgspec.structs.replace(self._state, **changes)
-
     def _report(self, error: Exception) -> None:
-        """Count a background error of nats-py, and log it unless it was logged just now."""
         if self._link is None:
             return  # part of an attempt to connect, which is reported as a whole
-        message = str(error) or type(error).__name__
-        self._set_state(errors=self._state.errors + 1, last_error=message)
+        self._errors += 1
+        self._last_error = message = str(error) or type(error).__name__
         if self._repeats.due(message):
             log.warning("error of the NATS connection", error=message)
 
     def _report_progress(self, message: str) -> None:
-        self._set_state(last_error=message)
+        self._last_error = message
         if self._repeats.due(message):
             log.warning("no connection to NATS yet", error=message)
 
-    async def _reconnect(self, link: ServerLink | None = None) -> None:
+    async def _reconnect(self, link: _Link | None = None) -> None:
         """Replace the link whenever it ends; without a link, make the first one."""
         while True:
             if link is not None:
@@ -723,11 +646,3 @@ class Connection:
                 self._report_loss(link, link.reason)
             link = await self._dial.patiently()
             self._use_link(link)
-
-
-def _checked(options: NatsOptions | str | None) -> NatsOptions:
-    if isinstance(options, str):
-        options = NatsOptions(servers=(options,))
-    options = with_context(options or NatsOptions())
-    options.check()
-    return options

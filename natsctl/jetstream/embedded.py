@@ -92,7 +92,6 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        """True if the server runs."""
         return self._process is not None and self._process.returncode is None
 
     @property

@@ -59,7 +59,6 @@ class _Occurrence(msgspec.Struct, frozen=True, gc=False):
     sync: SyncNote | msgspec.UnsetType
 
     def first(self) -> KvEvent:
-        """Return the event after its first time."""
         time = _text(self.time)
         return KvEvent(
             self.controller,
@@ -73,7 +72,6 @@ class _Occurrence(msgspec.Struct, frozen=True, gc=False):
         )
 
     def again(self, event: KvEvent) -> KvEvent:
-        """Return the event after one more time."""
         return replace(event, count=event.count + 1, last=_text(self.time), sync=self.sync)
 
 
@@ -97,11 +95,9 @@ class StreamRecorder:
 
     @property
     def dropped(self) -> int:
-        """The number of events that were not sent."""
         return self.outbox.counts.dropped
 
     def counted(self) -> dict[tuple[str, str], int]:
-        """See `CountsEvents.counted`."""
         return self.outbox.counts.of_system("nats")
 
     def event(
@@ -128,7 +124,6 @@ class StreamRecorder:
         self.outbox.add(key, identity, first=happened.first, again=happened.again)
 
     async def past_failures(self, key: str, handler: str = "") -> int:
-        """See `RemembersSyncs.past_failures`."""
         events = await events_of(self._connection, self._controller, key)
         notes = (event.sync for event in events)
         syncs = [note for note in notes if note is not msgspec.UNSET and note.handler == handler]
@@ -140,7 +135,7 @@ class StreamRecorder:
             await self._ensure_stream()
             self._ready = True
         subject = f"{PREFIX}.{event.controller}.{event.key}"
-        prefix = self._connection.stream_prefix
+        prefix = self._connection.options.stream_prefix
         reply = await self._connection.request(prefix + subject, msgspec.json.encode(event))
         revision_of(reply.data)
         return event
@@ -224,7 +219,7 @@ async def events_between(
     request.
     """
     name = f"natsctl_{secrets.token_hex(8)}"
-    inbox = f"{connection.inbox_prefix}.{name}"
+    inbox = f"{connection.options.inbox_prefix}.{name}"
     config: dict[str, object] = {
         "ack_policy": "none",
         "deliver_policy": "all" if since is None else "by_start_time",
@@ -252,7 +247,7 @@ async def events_between(
         events: list[KvEvent] = []
         for _ in range(int(consumer.get("num_pending", 0))):
             try:
-                data = await asyncio.wait_for(received.get(), connection.request_timeout_s)
+                data = await asyncio.wait_for(received.get(), connection.options.request_timeout_s)
             except TimeoutError:
                 raise StoreTimeoutError("the events did not arrive in time") from None
             with suppress(*DECODE_ERRORS):

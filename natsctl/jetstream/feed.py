@@ -8,7 +8,7 @@ before it are processed, so the server never sends more than its window ahead.
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -101,15 +101,16 @@ class Feed:
         *,
         times: dict[str, int] | None = None,
         names_only: bool = False,
+        sights_max: int | None = ANCHORS,
     ) -> None:
         self._prefix = prefix.encode()
         self._link = link
         self._times = times
         self._form = _NAME if names_only else _VALUE
         self._items: list[Item] = []  # received and not taken
-        self.sights_max: int | None = ANCHORS  # noted of a batch in `seen`; None: all
+        self.sights_max = sights_max  # noted of a batch in `seen`; None: all
         self.seen = deque[Sight]()  # the last messages that were taken
-        self._sights = deque[Sight]([], ANCHORS)  # of those that weren't
+        self._sights = deque[Sight]([], sights_max)  # of those that weren't
         self._controls: list[str] = []  # flow control requests received with the items
         self._due: list[str] = []  # flow control requests of the items that were taken
         self._consumed = 0  # the consumer sequence of the last message
@@ -121,14 +122,6 @@ class Feed:
         self._traffic = link.traffic
         self._flush: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
-
-    def note_all(self) -> None:
-        """Note all messages of a batch in `seen`, until `limit_sights`."""
-        self.sights_max, self._sights = None, deque(self._sights)
-
-    def limit_sights(self) -> None:
-        """Note only the last messages of a batch from now on."""
-        self.sights_max = ANCHORS
 
     def begin(self) -> None:
         """Expect heartbeats from now on, because the consumer exists."""
@@ -194,7 +187,6 @@ class Feed:
         self.wake()
 
     def fail(self, reason: str) -> None:
-        """Make all calls of `take` from now on raise `WatchBrokenError`."""
         if self._failure is None:
             self._failure = WatchBrokenError(reason)
         self.wake()
@@ -230,14 +222,10 @@ class Feed:
 
     async def arrived(self) -> None:
         """Wait until all messages have arrived that the server has sent before this call."""
-        while True:
-            try:
-                await self._link.flush()
-            except FlushTimeoutError:
-                continue  # a long backlog comes first
-            except NatsError:
-                return  # the connection is lost, which fails the feed
-            return
+        with suppress(NatsError):  # a lost connection fails the feed
+            while True:
+                with suppress(FlushTimeoutError):  # a long backlog comes first
+                    return await self._link.flush()
 
     def wake(self) -> None:
         """Let `take` return, with no messages if none arrived."""
@@ -308,37 +296,6 @@ PASSES = 3  # over names that are written meanwhile
 ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
 
-class _Consumer:
-    """A push consumer: its delivery subject and the feed of its messages."""
-
-    def __init__(self, bucket: Bucket, times: dict[str, int] | None, *, names_only: bool) -> None:
-        connection = bucket.watched_over
-        self._client = connection.client
-        self.inbox = self._client.new_inbox()
-        self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
-        self.feed = Feed(bucket.prefix, self._client, times=times, names_only=names_only)
-        self._subscription: Subscription | None = None
-        self._on_lost = ExitStack()
-        self._on_lost.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))
-
-    async def subscribe(self) -> None:
-        """Subscribe to the delivery subject; the feed receives messages from now on."""
-        try:
-            self._subscription = await self._client.subscribe_raw(
-                self.inbox, self.feed.receive, parser=self.feed.parser
-            )
-        except NatsError as error:
-            raise WatchBrokenError(f"cannot subscribe to {self.inbox}: {error}") from error
-
-    async def close(self) -> None:
-        """Unsubscribe; the consumer may still exist on the server."""
-        self._on_lost.close()
-        self.feed.close()
-        if self._subscription is not None:
-            with suppress(NatsError):
-                await asyncio.shield(self._subscription.unsubscribe())
-
-
 async def names(bucket: Bucket, *patterns: str) -> set[str]:
     """Return every legal key of these patterns that has a message, if only a delete marker.
 
@@ -369,12 +326,44 @@ async def names(bucket: Bucket, *patterns: str) -> set[str]:
     return keys
 
 
+class _Consumer:
+    """A push consumer: its delivery subject and the feed of its messages."""
+
+    def __init__(self, bucket: Bucket, *, names_only: bool, **feed: Any) -> None:
+        connection = bucket.watched_over
+        self.inbox = connection.client.new_inbox()
+        self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
+        self.feed = Feed(bucket.prefix, connection.client, names_only=names_only, **feed)
+        self._client = connection.client
+        self._subscription: Subscription | None = None
+        self._on_lost = ExitStack()
+        self._on_lost.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))
+
+    async def subscribe(self) -> None:
+        try:
+            self._subscription = await self._client.subscribe_raw(
+                self.inbox, self.feed.receive, parser=self.feed.parser
+            )
+        except NatsError as error:
+            raise WatchBrokenError(f"cannot subscribe to {self.inbox}: {error}") from error
+
+    async def close(self) -> None:
+        """Unsubscribe; the consumer may still exist on the server."""
+        self._on_lost.close()
+        self.feed.close()
+        if self._subscription is not None:
+            with suppress(NatsError):
+                await self._subscription.unsubscribe()
+
+
 class Consumers:
     """Creates the push consumers of one watch of keys that match *patterns*, one after another.
 
     In a cluster, NATS may place a consumer on a server that has just failed. Then the request that
     creates the consumer has no answer. So the watch requests another consumer while it waits for
     the first, and uses the one that exists first. Each has its own delivery subject.
+
+    *times* gets the time at which each key was stored, see `Feed`.
     """
 
     def __init__(
@@ -396,54 +385,51 @@ class Consumers:
         A broken consumer may not answer, so its deletion is requested without waiting: now, and
         again with the next consumer. The server deletes it after `UNUSED_S` in any case.
         """
-        requested: list[_Consumer] = []
-        try:
-            yield await self._first_feed(requested, start, names_only=names_only)
-        except StoreError:
-            self._abandoned.extend(consumer.name for consumer in requested)
-            raise
-        finally:
-            await asyncio.shield(self._end(requested))
-
-    @asynccontextmanager
-    async def cleared(self) -> AsyncIterator[None]:
-        """Request the deletion of abandoned consumers, before and after the context."""
-        await self._delete_abandoned()
-        try:
-            yield
-        finally:
-            with suppress(StoreError):
-                await asyncio.shield(self._delete_abandoned())
-
-    async def _first_feed(
-        self, requested: list[_Consumer], start: int, *, names_only: bool
-    ) -> Feed:
-        """Request consumers until one exists, return its feed and abandon the others.
-
-        Adds each consumer to *requested* before its request, so that *requested* has every consumer
-        that may exist.
-        """
+        requested: list[_Consumer] = []  # every consumer that may exist
 
         async def request() -> _Consumer:
-            consumer = _Consumer(self._bucket, self._times, names_only=names_only)
+            consumer = _Consumer(
+                self._bucket,
+                times=self._times,
+                names_only=names_only,
+                sights_max=None if start else ANCHORS,  # a proof compares all
+            )
             requested.append(consumer)
-            if start:
-                consumer.feed.note_all()  # a proof compares all
             await consumer.subscribe()
             await self._create(consumer, start, names_only=names_only)
             return consumer
 
-        chosen = await hedged(request, every_s=HEDGE_S, growth=GROWTH)
-        chosen.feed.begin()
-        await self._delete_abandoned()
-        self._abandoned.clear()  # the server creates consumers, so it also deletes them
-        extra_consumers = [consumer for consumer in requested if consumer is not chosen]
-        requested[:] = [chosen]
-        self._abandoned.extend(extra.name for extra in extra_consumers)
-        for extra in extra_consumers:
-            await extra.close()
-        await self._delete_abandoned()
-        return chosen.feed
+        try:
+            chosen = await hedged(request, every_s=HEDGE_S, growth=GROWTH)
+            chosen.feed.begin()
+            await self.delete_abandoned()
+            self._abandoned.clear()  # the server creates consumers, so it also deletes them
+            extra_consumers = [consumer for consumer in requested if consumer is not chosen]
+            self._abandoned.extend(extra.name for extra in extra_consumers)
+            for extra in extra_consumers:
+                await extra.close()
+            requested[:] = [chosen]
+            await self.delete_abandoned()
+            yield chosen.feed
+        except StoreError:
+            self._abandoned.extend(consumer.name for consumer in requested)
+            raise
+        finally:
+            await asyncio.shield(asyncio.gather(*map(self._delete, requested)))
+
+    async def delete_abandoned(self) -> None:
+        """Request the deletion of abandoned consumers without waiting for answers.
+
+        A cluster without a leader ignores the request, and a consumer on a failed server does not
+        answer it.
+        """
+        connection = self._bucket.watched_over
+        try:
+            for name in self._abandoned:
+                endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
+                await connection.client.publish(f"{connection.options.prefix}.{endpoint}")
+        except NatsError as error:
+            raise WatchBrokenError(f"cannot delete abandoned consumers: {error}") from error
 
     async def _create(self, consumer: _Consumer, start: int, *, names_only: bool) -> None:
         """Create the consumer; its filter is ">" if the watch has all that the stream has.
@@ -471,27 +457,9 @@ class Consumers:
                 return
         await create(*(bucket.prefix + pattern for pattern in self._patterns), **options)
 
-    async def _end(self, consumers: Iterable[_Consumer]) -> None:
-        """Unsubscribe, and delete the consumers that are not abandoned."""
-        await asyncio.gather(*(self._delete(consumer) for consumer in consumers))
-
     async def _delete(self, consumer: _Consumer) -> None:
         await consumer.close()
         if consumer.name not in self._abandoned:
             endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{consumer.name}"
             with suppress(StoreError):
                 await self._bucket.watched_over.api(endpoint)
-
-    async def _delete_abandoned(self) -> None:
-        """Request the deletion of abandoned consumers without waiting for answers.
-
-        A cluster without a leader ignores the request, and a consumer on a failed server does not
-        answer it.
-        """
-        connection = self._bucket.watched_over
-        try:
-            for name in self._abandoned:
-                endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
-                await connection.client.publish(f"{connection.api_prefix}.{endpoint}")
-        except NatsError as error:
-            raise WatchBrokenError(f"cannot delete abandoned consumers: {error}") from error

@@ -3,13 +3,13 @@
 import difflib
 import ipaddress
 import os
-import random
 import re
 import ssl
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import ParseResult, SplitResult, unquote, urlsplit
+from urllib.parse import ParseResult, unquote, urlsplit
 
 import msgspec
 from nats.aio.client import RawCredentials
@@ -119,15 +119,18 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
     @property
-    def identity(self) -> str | None:
-        """A description of the credentials, without secrets; None if at most URLs have some."""
-        if self.creds:
-            return f"the credentials in {self.creds}"
-        if self.nkey:
-            return f"the nkey in {self.nkey}"
-        if self.user:
-            return f"user {self.user!r} and its password"
-        return "the token" if self.token else None
+    def publish_prefix(self) -> str:
+        """The prefix of `$KV.…` subjects: empty, or the API prefix of a domain or import."""
+        return "" if self.prefix == "$JS.API" else f"{self.prefix}."
+
+    @property
+    def stream_prefix(self) -> str:
+        """The prefix of the subjects of other streams.
+
+        A domain has a prefix for its API and for `$KV.…` only. Other subjects reach its streams as
+        they are.
+        """
+        return "" if self.domain else self.publish_prefix
 
     def check(self) -> None:
         """Raise `UsageError` if options contradict each other, or one needs another."""
@@ -167,23 +170,37 @@ class Server(msgspec.Struct, frozen=True):
     def __rich_repr__(self) -> Iterable[str]:  # type: ignore[override]
         yield self.address
 
-    @property
-    def secure(self) -> bool:
-        """True if the scheme of the URL requires TLS."""
-        return self.address.startswith(("tls://", "wss://"))
-
 
 def parse(url: str) -> Server:
     """Return the server of a URL; raises `UsageError` if the URL is malformed.
 
     User information is percent-decoded; a name without a password is a token.
     """
-    parts = _split(url)
-    address = f"{parts.scheme}://{_host(parts.hostname or '')}:{_port(parts)}{parts.path}"
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        host, port = "", None
+    if not (host and port and parts.scheme in _PORTS):
+        raise UsageError(
+            f"{redacted(url)!r} is not the URL of a NATS server: write nats://host:port or tls://host:port"
+        )
+    host = f"[{host}]" if ":" in host else host
+    address = f"{parts.scheme}://{host}:{port}{parts.path}"
     user = unquote(parts.username) if parts.username else None
     if parts.password is None:
         return Server(address, token=user)
     return Server(address, user=user, password=unquote(parts.password))
+
+
+def peer(url: ParseResult, announcer: Server) -> Server:
+    """Return the cluster member at *url*, with the credentials of the *announcer*."""
+    parts = urlsplit(announcer.address)
+    address, tls_name = f"{parts.scheme}://{url.netloc}", None
+    with suppress(ValueError):
+        ipaddress.ip_address(url.hostname or "")  # an address isn't in a certificate
+        tls_name = announcer.tls_name or parts.hostname
+    return msgspec.structs.replace(announcer, address=address, tls_name=tls_name)
 
 
 def secrets(options: NatsOptions) -> Iterator[str]:
@@ -191,74 +208,6 @@ def secrets(options: NatsOptions) -> Iterator[str]:
     servers = [parse(url) for url in options.urls]
     in_urls = [secret for server in servers for secret in (server.password, server.token)]
     yield from filter(None, (options.password, options.token, *in_urls))
-
-
-class Servers:
-    """The configured servers, in random order, and the cluster members that they announced."""
-
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._configured = [parse(url) for url in urls]
-        self._announced: list[Server] = []
-        random.shuffle(self._configured)
-
-    def __str__(self) -> str:
-        return ", ".join(server.address for server in self._configured)
-
-    def round(self) -> tuple[Server, ...]:
-        """Return every server once, in the order of attempts."""
-        return (*self._configured, *self._announced)
-
-    def failed(self, server: Server) -> None:
-        """Try *server* last from now on."""
-        for servers in (self._configured, self._announced):
-            if server in servers:
-                servers.remove(server)
-                servers.append(server)
-
-    def announce(self, urls: Iterable[ParseResult], announcer: Server) -> None:
-        """Replace the announced members by those in the INFO of *announcer*."""
-        configured = {server.address for server in self._configured}
-        peers = [_peer(url, announcer) for url in urls]
-        self._announced = [server for server in peers if server.address not in configured]
-        random.shuffle(self._announced)
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        usable = parts.scheme in _PORTS and parts.hostname and _port(parts)
-    except ValueError:
-        usable = None
-    if not usable:
-        raise UsageError(
-            f"{redacted(url)!r} is not the URL of a NATS server: write nats://host:port or tls://host:port"
-        ) from None
-    return parts
-
-
-def _port(parts: SplitResult) -> int:
-    return parts.port or _PORTS[parts.scheme]
-
-
-def _host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _peer(url: ParseResult, announcer: Server) -> Server:
-    """Return the server at *url*, with the credentials of *announcer*."""
-    address = f"{urlsplit(announcer.address).scheme}://{url.netloc}"
-    tls_name = announcer.tls_name or urlsplit(announcer.address).hostname
-    return msgspec.structs.replace(
-        announcer, address=address, tls_name=tls_name if _numeric(url.hostname or "") else None
-    )
-
-
-def _numeric(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 _SEED = re.compile(r"\bSU[A-Z2-7]{56}\b")
@@ -272,31 +221,26 @@ def arguments(options: NatsOptions, server: Server) -> dict[str, Any]:
     """
     credentials: dict[str, Any] = {"token": options.token or server.token}
     if options.creds:
-        credentials["user_credentials"] = _creds(options.creds)
+        jwt = _JWT.search(_read(options.creds, "creds"))
+        if jwt is None:  # nats-py would never return
+            raise UsageError(f"NATS creds file {options.creds} has no user JWT")
+        credentials["user_credentials"] = RawCredentials(
+            f"-----BEGIN NATS USER JWT-----\n{jwt[1]}\n------END NATS USER JWT------\n"
+            f"-----BEGIN USER NKEY SEED-----\n{_seed(options.creds, 'creds')}\n"
+            "------END USER NKEY SEED------\n"
+        )
     elif options.nkey:
         credentials["nkeys_seed_str"] = _seed(options.nkey, "nkey")
     elif options.user:
         credentials |= {"user": options.user, "password": options.password}
     elif server.user:
         credentials |= {"user": server.user, "password": server.password}
-    if options.tls_ca or options.tls_cert or options.tls_first or server.secure:
+    secure = server.address.startswith(("tls://", "wss://"))
+    if options.tls_ca or options.tls_cert or options.tls_first or secure:
         credentials["tls"] = _tls(options)
         credentials["tls_handshake_first"] = options.tls_first
         credentials["tls_hostname"] = server.tls_name
     return credentials
-
-
-def _creds(file: str) -> RawCredentials:
-    """Return the file's text; checks it first, because nats-py never returns without a JWT."""
-    text = _read(file, "creds")
-    jwt = _JWT.search(text)
-    if jwt is None:
-        raise UsageError(f"NATS creds file {file} has no user JWT")
-    seed = _seed(file, "creds")
-    return RawCredentials(
-        f"-----BEGIN NATS USER JWT-----\n{jwt[1]}\n------END NATS USER JWT------\n"
-        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-    )
 
 
 def _seed(file: str, option: str) -> str:
@@ -315,8 +259,7 @@ def _read(file: str, option: str) -> str:
 
 def _tls(options: NatsOptions) -> ssl.SSLContext:
     for option in ("tls_ca", "tls_cert", "tls_key"):
-        file = getattr(options, option)
-        if file:
+        if file := getattr(options, option):
             _read(file, option)
     try:
         context = ssl.create_default_context(cafile=options.tls_ca)
@@ -334,9 +277,17 @@ def _tls(options: NatsOptions) -> ssl.SSLContext:
 
 
 _UNSUPPORTED = ("nsc", "user_jwt", "socks_proxy")  # fields that natsctl does not support
+_PATHS = ("creds", "nkey", "tls_cert", "tls_key", "tls_ca")
+_FIELDS = {
+    "tls_cert": "cert",
+    "tls_key": "key",
+    "tls_ca": "ca",
+    "domain": "jetstream_domain",
+    "api_prefix": "jetstream_api_prefix",
+}
 
 
-class _Context(msgspec.Struct, frozen=True):
+class _Context(msgspec.Struct, frozen=True, rename=_FIELDS):
     """A context file of `nats context save`; an empty field is not set."""
 
     url: str = ""
@@ -345,12 +296,12 @@ class _Context(msgspec.Struct, frozen=True):
     token: str = ""
     creds: str = ""
     nkey: str = ""
-    cert: str = ""
-    key: str = ""
-    ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
     tls_first: bool = False
-    jetstream_domain: str = ""
-    jetstream_api_prefix: str = ""
+    domain: str = ""
+    api_prefix: str = ""
     inbox_prefix: str = ""
     nsc: str = ""
     user_jwt: str = ""
@@ -377,7 +328,7 @@ def load_context(name: str | None = None) -> NatsOptions:
         name = selected_context()
         if not name:
             raise UsageError(
-                f"no NATS context is selected in {_selection()}: name one, or run "
+                f"no NATS context is selected in {_folder() / 'context.txt'}: name one, or run "
                 "`nats context select`"
             )
     file = _folder() / "context" / f"{name}.json"
@@ -394,31 +345,24 @@ def load_context(name: str | None = None) -> NatsOptions:
 
 
 def _options(context: _Context, file: Path) -> NatsOptions:
+    given = {name: value for name, value in msgspec.structs.asdict(context).items() if value}
     for field in _UNSUPPORTED:
-        if getattr(context, field):
+        if field in given:
             raise UsageError(
                 f"NATS context {file} uses {field}, which natsctl does not support: "
                 "give it creds, nkey, user and password, or token"
             )
-    return NatsOptions(
-        servers=(context.url,) if context.url else (),
-        user=context.user or None,
-        password=context.password if context.user else None,
-        token=context.token or None,
-        creds=_path(context.creds),
-        nkey=_path(context.nkey),
-        tls_cert=_path(context.cert),
-        tls_key=_path(context.key),
-        tls_ca=_path(context.ca),
-        tls_first=context.tls_first,
-        domain=None if context.jetstream_api_prefix else context.jetstream_domain or None,
-        api_prefix=context.jetstream_api_prefix or None,
-        inbox_prefix=context.inbox_prefix or "_INBOX",
-    )
-
-
-def _path(text: str) -> str | None:
-    return str(Path(os.path.expandvars(text)).expanduser()) if text else None
+    for field in _PATHS:
+        if field in given:
+            given[field] = str(Path(os.path.expandvars(given[field])).expanduser())
+    if url := given.pop("url", None):
+        given["servers"] = (url,)
+    given.pop("password", None)
+    if context.user:
+        given["password"] = context.password
+    if context.api_prefix:
+        given.pop("domain", None)
+    return NatsOptions(**given)
 
 
 def _folder() -> Path:
@@ -429,13 +373,9 @@ def _folder() -> Path:
 def selected_context() -> str:
     """Return the name of the context that `nats context select` selected; empty without one."""
     try:
-        return _selection().read_text("utf-8").strip()
+        return (_folder() / "context.txt").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _selection() -> Path:
-    return _folder() / "context.txt"
 
 
 def _advice(name: str, file: Path) -> str:

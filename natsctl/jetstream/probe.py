@@ -24,14 +24,12 @@ class Probe:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._api = connection.api_prefix
+        self._api = connection.options.prefix
 
     async def getting(self, bucket: Bucket) -> list[str]:
-        """Probe reads of single keys."""
         return await self._denied(f"{self._api}.STREAM.MSG.GET.{bucket.stream}")
 
     async def watching(self, bucket: Bucket, keys: str) -> list[str]:
-        """Probe reads and watches of these keys."""
         create = f"{self._api}.CONSUMER.CREATE.{bucket.stream}.{PROBE}"
         several = " " in keys  # then the request names no subject
         return await self.getting(bucket) + await self._denied(
@@ -41,21 +39,17 @@ class Probe:
         )
 
     async def creating(self, stream: str) -> list[str]:
-        """Probe the creation of a stream."""
         return await self._denied(f"{self._api}.STREAM.CREATE.{stream}")
 
     async def writing(self, subject: str) -> list[str]:
-        """Probe writes to a stream's subject."""
-        connection, of_bucket = self._connection, subject.startswith("$KV.")
-        prefix = connection.publish_prefix if of_bucket else connection.stream_prefix
+        options, of_bucket = self._connection.options, subject.startswith("$KV.")
+        prefix = options.publish_prefix if of_bucket else options.stream_prefix
         return await self._denied(prefix + subject)
 
     async def requesting(self, *subjects: str) -> list[str]:
-        """Probe requests to these subjects."""
         return await self._denied(*subjects)
 
     async def subscribing(self, *subjects: str) -> list[str]:
-        """Probe subscriptions to these subjects."""
         may_subscribe = self._connection.may_subscribe
         return [subject for subject in subjects if not await may_subscribe(subject)]
 

@@ -6,6 +6,7 @@ reported and watches that receive nothing. Only this module uses nats-py's priva
 """
 
 import asyncio
+import importlib
 import json
 import re
 import ssl
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import ParseResult
 
+from nats.aio import transport
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -82,6 +84,8 @@ class OneTimeClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         if s.uri.scheme in {"ws", "wss"}:
+            for name in ("aiohttp", "multidict"):
+                setattr(transport, name, importlib.import_module(name))
             await super()._connect_to_server(s)
             return
         self._transport = _Transport()  # type: ignore[no-untyped-call]  # nats-py has no types there
@@ -102,7 +106,6 @@ class OneTimeClient(Client):
 
     @property
     def traffic(self) -> int:
-        """The number of bytes that have arrived."""
         return self._parser.received
 
     def count_traffic_as_pong(self) -> None:
@@ -134,7 +137,6 @@ class OneTimeClient(Client):
         return subscription
 
     def subscribed(self, lowered: str) -> str | None:
-        """Return the subscribed subject whose lower-case form is *lowered*, or None."""
         subjects = (subscription.subject for subscription in self._subs.values())
         return next((subject for subject in subjects if subject.lower() == lowered), None)
 
@@ -217,15 +219,16 @@ class _Transport(TcpTransport):
         protocol = _TlsProtocol(reader)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
-            transport = await loop.start_tls(
+            secure = await loop.start_tls(
                 plain.transport,
                 protocol,
                 ssl_context,
                 server_hostname=uri if isinstance(uri, str) else uri.hostname,
             )
-        secure = cast("asyncio.WriteTransport", transport)
         self._io_reader = reader
-        self._io_writer = asyncio.StreamWriter(secure, protocol, reader, loop)
+        self._io_writer = asyncio.StreamWriter(
+            cast("asyncio.WriteTransport", secure), protocol, reader, loop
+        )
 
 
 class _TlsProtocol(asyncio.StreamReaderProtocol):
@@ -259,7 +262,6 @@ class _Parser(Parser):
         self._parse: Parse | None = None  # of the subscription that had a message last
 
     def drop(self, sid: bytes) -> None:
-        """Pass the messages of this subscription to nobody."""
         self.receivers.pop(sid, None)
         self._parse = None
 
@@ -276,7 +278,6 @@ class _Parser(Parser):
                 return
 
     def _receive_raw(self) -> None:
-        """Pass the messages at the front of the buffer to their receivers."""
         buffer, length, position = bytes(self.buf), len(self.buf), 0
         batches: dict[bytes, tuple[Receive, list[RawMessage]]] = {}
         self._awaited = 0
@@ -350,7 +351,6 @@ class _Parser(Parser):
 
 
 def _frame(buffer: bytes | bytearray, position: int) -> re.Match[bytes] | None:
-    """Return the head of the message at this position, None if there is no whole head."""
     return _MESSAGE.match(buffer, position) or _WITH_HEADERS.match(buffer, position)
 
 

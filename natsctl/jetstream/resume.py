@@ -49,12 +49,10 @@ class Seen:
 
     @property
     def first(self) -> int:
-        """The sequence of the oldest message."""
         return next(iter(self.newest.values()))[0]
 
     @property
     def last(self) -> int:
-        """The sequence of the newest message."""
         return next(reversed(self.newest.values()))[0]
 
 
@@ -81,7 +79,6 @@ class Proof:
         return not self.compared or bool(self._missing)
 
     def compare(self, sights: Iterable[Sight]) -> None:
-        """Compare the next messages."""
         for key, revision, time in sights:
             if self._again is None or revision > self._last:
                 self.all_known_came()

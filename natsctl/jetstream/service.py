@@ -1,4 +1,4 @@
-"""Serves requests to this process, as a NATS micro service.
+"""Serves requests to this process as a NATS micro service, and asks the services of others.
 
 Programs that speak the micro protocol find the service, for example `nats micro list`.
 
@@ -6,19 +6,22 @@ Source: the micro protocol, ADR-32 of nats-architecture-and-design.
 """
 
 import asyncio
+import random
 import secrets
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
 
 from natsctl.errors import (
+    DECODE_ERRORS,
     ConflictError,
     InvalidKeyError,
     NatsctlError,
@@ -36,6 +39,8 @@ from natsctl.jetstream.reader import OneTimeClient, RawMessage
 from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
 
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
@@ -69,109 +74,7 @@ def error_from(headers: Mapping[str, str] | None) -> NatsctlError | None:
     return kind(headers.get(ERROR) or f"the request failed with code {code}")
 
 
-class _About(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    id: str
-    version: str
-    metadata: Mapping[str, str] = {}
-
-
-class Ping(_About, frozen=True, kw_only=True):
-    """The answer to a `PING`: the service runs."""
-
-    type: str = "io.nats.micro.v1.ping_response"
-
-
-class EndpointInfo(msgspec.Struct, frozen=True):
-    """An endpoint of a service; `queue_group` is empty if every instance gets each request."""
-
-    name: str
-    subject: str
-    queue_group: str = ""
-    metadata: Mapping[str, str] = {}
-
-
-class Info(_About, frozen=True, kw_only=True):
-    """The answer to an `INFO`: the description of a service and its endpoints."""
-
-    type: str = "io.nats.micro.v1.info_response"
-    description: str = ""
-    endpoints: list[EndpointInfo] = []
-
-
-class EndpointStats(msgspec.Struct, frozen=True):
-    """The requests to an endpoint since the start; times are nanoseconds."""
-
-    name: str
-    subject: str
-    queue_group: str = ""
-    num_requests: int = 0
-    num_errors: int = 0
-    last_error: str = ""
-    processing_time: int = 0
-    average_processing_time: int = 0
-
-
-class Stats(_About, frozen=True, kw_only=True):
-    """The answer to a `STATS`: the requests since `started` (RFC 3339)."""
-
-    type: str = "io.nats.micro.v1.stats_response"
-    started: str
-    endpoints: list[EndpointStats] = []
-
-
-RATE = 50.0  # requests per second to one subject
-BURST = 50  # requests at once
-REFUSALS_MAX = 10_000  # pending rejections; further requests are dropped
 RESERVED = "natsctl"  # the first token of subjects that only natsctl itself publishes to
-REFUSALS_AT_ONCE = 20  # rejections that are sent before other tasks run
-
-Send = Callable[[str, dict[str, str]], Awaitable[None]]
-"""Sends the headers of a rejection to a reply subject."""
-
-
-class Intake:
-    """A rate limit for each subject; `run` sends the rejections."""
-
-    def __init__(self, send: Send) -> None:
-        self.refused = Counter[str]()  # rejected requests by subject
-        self._send = send
-        self._clock = asyncio.get_running_loop().time
-        self._tokens: dict[str, tuple[float, float]] = {}  # tokens and their time, by subject
-        self._refusals: deque[tuple[str, str]] = deque()
-        self._pending = asyncio.Event()
-
-    def admits(self, subject: str) -> bool:
-        """Count a request and return whether it is within the rate of its subject."""
-        now = self._clock()
-        tokens, counted = self._tokens.get(subject, (float(BURST), now))
-        tokens = min(float(BURST), tokens + (now - counted) * RATE)
-        admitted = tokens >= 1
-        self._tokens[subject] = (tokens - admitted, now)
-        return admitted
-
-    def refuse(self, subject: str, reply: str, reason: str) -> None:
-        """Reject a request, or drop it if too many rejections are pending."""
-        self.refused[subject] += 1
-        if len(self._refusals) < REFUSALS_MAX:
-            self._refusals.append((reply, reason))
-            self._pending.set()
-
-    async def run(self) -> None:
-        """Send rejections until cancelled."""
-        while True:
-            await self._pending.wait()
-            for _ in range(min(REFUSALS_AT_ONCE, len(self._refusals))):
-                reply, reason = self._refusals.popleft()
-                await self._send(reply, _headers(reason))
-            if not self._refusals:
-                self._pending.clear()
-            await asyncio.sleep(0)
-
-
-@cache
-def _headers(reason: str) -> dict[str, str]:
-    return error_headers(TooManyRequestsError(f"{reason}: try again later"))
 
 
 def reply_subject(reply: bytes, own_inboxes: str) -> str | None:
@@ -193,18 +96,46 @@ def reply_subject(reply: bytes, own_inboxes: str) -> str | None:
     return text if legal and not {"", "*", ">"} & set(tokens) else None
 
 
-log = get_logger(__name__)
-
 ROOT = "$SRV"
 LIMIT_S = 30.0  # the time limit of a handler
+RATE = 50.0  # requests per second to one subject
+BURST = 50  # requests at once
 WORKING_MAX = 16  # requests that are handled at once; more are rejected
+REFUSALS_MAX = 10_000  # pending rejections; further requests are dropped
+REFUSALS_AT_ONCE = 20  # rejections that are sent before other tasks run
+AGAIN_S = 0.5  # between two attempts to subscribe
 TOO_MANY = f"there are more than {RATE:g} requests a second"
 STOPPING = "the daemon stopped during the request, and its outcome is unknown: send it again"
 WITHDRAWN = "the daemon no longer leads this controller: send the request again"
-AGAIN_S = 0.5  # between two attempts to subscribe
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 """Takes the data of a request and returns the answer; a `NatsctlError` is sent to the client."""
+
+
+class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of a service and the id of one of its instances."""
+
+    name: str
+    version: str
+    id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    description: str = ""
+    metadata: Mapping[str, str] = {}
+
+
+class EndpointInfo(msgspec.Struct, frozen=True):
+    """An endpoint of a service; `queue_group` is empty if every instance gets each request."""
+
+    name: str
+    subject: str
+    queue_group: str = ""
+    metadata: Mapping[str, str] = {}
+
+
+class Info(ServiceIdentity, frozen=True, kw_only=True):
+    """The answer to an `INFO`: the description of a service and its endpoints."""
+
+    id: str
+    endpoints: list[EndpointInfo] = []
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,11 +152,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = {}
 
 
-class ServiceIdentity(_About, frozen=True, kw_only=True):
-    """The name of a service and the id of one of its instances."""
+class _Handled(msgspec.Struct):
+    """The requests to an endpoint that were not rejected."""
 
-    description: str = ""
-    id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    requests: int = 0
+    errors: int = 0
+    last_error: str = ""
+    time_ns: int = 0
 
 
 def control_subjects(name: str, instance: str) -> tuple[str, str, str]:
@@ -244,14 +177,17 @@ class Service:
     """
 
     def __init__(self, connection: Connection, identity: ServiceIdentity) -> None:
-        self.identity = identity
+        self._identity = identity
         self._connection = connection
         self._started = datetime.now(UTC)
         self._clock = asyncio.get_running_loop().time
         self._endpoints: dict[str, Endpoint] = {}
-        self._stats: dict[str, EndpointStats] = {}
+        self._handled: dict[str, _Handled] = {}
+        self._refused = Counter[str]()  # rejected requests by subject
+        self._refusals: deque[tuple[str, str]] = deque()  # reply subjects and reasons
+        self._any_refused = asyncio.Event()
+        self._tokens: dict[str, tuple[float, float]] = {}  # tokens and their time, by subject
         self._client: OneTimeClient | None = None  # the client that has the subscriptions
-        self.intake = Intake(lambda reply, headers: self._respond(reply, b"", headers))
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
@@ -282,8 +218,17 @@ class Service:
                 else:
                     await self._changed.wait()
 
+    async def refuse(self) -> None:
+        while True:
+            await self._any_refused.wait()
+            for _ in range(min(REFUSALS_AT_ONCE, len(self._refusals))):
+                reply, reason = self._refusals.popleft()
+                await self._respond(reply, b"", _refusal(reason))
+            if not self._refusals:
+                self._any_refused.clear()
+            await asyncio.sleep(0)
+
     async def close(self) -> None:
-        """End all subscriptions, and answer the requests in progress with an error."""
         for subscription in self._subscriptions.values():
             with suppress(NatsError):
                 await subscription.unsubscribe()
@@ -292,13 +237,10 @@ class Service:
         if self._working:
             await asyncio.wait(self._working)
 
-    # ---- subscriptions
-
     async def _subscribe(self, client: OneTimeClient) -> None:
-        """Make the subscriptions of the client equal to those that the endpoints need."""
         if client is not self._client:
             self._client, self._subscriptions = client, {}
-        needed = {*control_subjects(self.identity.name, self.identity.id), *self._endpoints}
+        needed = {*control_subjects(self._identity.name, self._identity.id), *self._endpoints}
         for subject in self._subscriptions.keys() - needed:
             await self._subscriptions.pop(subject).unsubscribe()
         for subject in sorted(needed - self._subscriptions.keys()):
@@ -310,7 +252,7 @@ class Service:
     def _admit(self, subscribed: str, requests: Sequence[RawMessage]) -> None:
         """Accept or reject requests; runs for every message of a flood."""
         for subject, reply, data, *_ in requests:
-            answer_to = reply_subject(reply, self._connection.inbox_prefix)
+            answer_to = reply_subject(reply, self._connection.options.inbox_prefix)
             if answer_to is None:
                 if reply and not self._warned:
                     self._warned = True
@@ -319,58 +261,59 @@ class Service:
                         subject=subscribed,
                         hint="let the inbox prefix of the client begin with _INBOX",
                     )
-            elif not self.intake.admits(subscribed):
-                self.intake.refuse(subscribed, answer_to, TOO_MANY)
-            elif len(self._working) >= WORKING_MAX:
-                reason = f"{WORKING_MAX} requests are being handled"
-                self.intake.refuse(subscribed, answer_to, reason)
-            else:
+                continue
+            now = self._clock()
+            tokens, counted = self._tokens.get(subscribed, (float(BURST), now))
+            tokens = min(float(BURST), tokens + (now - counted) * RATE)
+            self._tokens[subscribed] = tokens - (tokens >= 1), now
+            if tokens >= 1 and len(self._working) < WORKING_MAX:
                 work = self._answer(subscribed, subject, answer_to, data)
                 task = asyncio.create_task(work, name=subscribed)
                 self._working.add(task)
                 task.add_done_callback(self._working.discard)
-
-    # ---- answers
+                continue
+            self._refused[subscribed] += 1
+            if len(self._refusals) < REFUSALS_MAX:
+                busy = f"{WORKING_MAX} requests are being handled"
+                self._refusals.append((answer_to, TOO_MANY if tokens < 1 else busy))
+                self._any_refused.set()
 
     async def _answer(self, subscribed: str, subject: bytes, reply: str, data: bytes) -> None:
         endpoint = self._endpoints.get(subscribed)
         if endpoint is not None:
             await self._handle(endpoint, reply, data)
         elif subscribed.startswith(f"{ROOT}."):
-            answers = {b"PING": self.ping, b"INFO": self.info, b"STATS": self.stats}
-            answer = answers.get(subject.split(b".")[1])
-            if answer is not None:  # else an unknown request of the protocol
-                await self._respond(reply, msgspec.json.encode(answer()))
+            answer = self._of_protocol(subject.split(b".")[1].decode(errors="replace"))
+            if answer is not None:
+                await self._respond(reply, msgspec.json.encode(answer))
         else:
             await self._respond(reply, b"", error_headers(NatsctlError(WITHDRAWN)))
 
     async def _handle(self, endpoint: Endpoint, reply: str, data: bytes) -> None:
-        started = self._clock()
+        started, answer = self._clock(), b""
+        error: NatsctlError | None = None
         try:
-            answer, headers = await self._result(endpoint, data)
+            async with asyncio.timeout(LIMIT_S):
+                answer = await endpoint.handler(data)
         except asyncio.CancelledError:
             await self._respond(reply, b"", error_headers(NatsctlError(STOPPING)))
             raise
-        if self._client is not None and len(answer) > self._client.max_payload:
-            answer = b""
-            headers = error_headers(TooLargeError("the answer is larger than NATS accepts"))
-        self._count(endpoint, self._clock() - started, headers.get(ERROR, ""))
-        await self._respond(reply, answer, headers)
-
-    async def _result(self, endpoint: Endpoint, data: bytes) -> tuple[bytes, dict[str, str]]:
-        """Return the data and headers of the answer."""
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                return await endpoint.handler(data), {}
         except TimeoutError:
-            return b"", error_headers(
-                StoreTimeoutError(f"the request took longer than {LIMIT_S:g} s")
-            )
-        except NatsctlError as error:
-            return b"", error_headers(error)
+            error = StoreTimeoutError(f"the request took longer than {LIMIT_S:g} s")
+        except NatsctlError as raised:
+            error = raised
         except Exception:
             log.exception("request failed", subject=endpoint.subject)
-            return b"", error_headers(NatsctlError("the request failed: see the daemon's log"))
+            error = NatsctlError("the request failed: see the daemon's log")
+        if self._client is not None and len(answer) > self._client.max_payload:
+            answer, error = b"", TooLargeError("the answer is larger than NATS accepts")
+        headers = {} if error is None else error_headers(error)
+        handled = self._handled.setdefault(endpoint.subject, _Handled())
+        handled.requests += 1
+        handled.errors += bool(headers)
+        handled.last_error = headers.get(ERROR) or handled.last_error
+        handled.time_ns += int((self._clock() - started) * 1e9)
+        await self._respond(reply, answer, headers)
 
     async def _respond(
         self, reply: str, answer: bytes, headers: dict[str, str] | None = None
@@ -378,60 +321,50 @@ class Service:
         with suppress(NatsError, StoreError):  # without a connection the client times out
             await self._connection.client.publish(reply, answer, headers=headers or None)
 
-    # ---- counters
+    def _of_protocol(self, verb: str) -> dict[str, object] | None:
+        """Return the answer to a request of the protocol; None if it isn't known."""
+        identity = self._identity
+        about: dict[str, object] = {
+            "type": f"io.nats.micro.v1.{verb.lower()}_response",
+            "name": identity.name,
+            "id": identity.id,
+            "version": identity.version,
+            "metadata": identity.metadata,
+        }
+        match verb:
+            case "PING":
+                return about
+            case "INFO":
+                endpoints = [
+                    EndpointInfo(endpoint.name, endpoint.subject, endpoint.group, endpoint.metadata)
+                    for endpoint in self._endpoints.values()
+                ]
+                return {**about, "description": identity.description, "endpoints": endpoints}
+            case "STATS":
+                started = time_text(self._started, timespec="milliseconds")
+                stats = [self._stats_of(endpoint) for endpoint in self._endpoints.values()]
+                return {**about, "started": started, "endpoints": stats}
+            case _:
+                return None
 
-    def _count(self, endpoint: Endpoint, took_s: float, error: str) -> None:
-        before = self._handled(endpoint)
-        count = before.num_requests + 1
-        total_ns = before.processing_time + int(took_s * 1e9)
-        self._stats[endpoint.subject] = msgspec.structs.replace(
-            before,
-            num_requests=count,
-            num_errors=before.num_errors + bool(error),
-            last_error=error or before.last_error,
-            processing_time=total_ns,
-            average_processing_time=total_ns // count,
-        )
+    def _stats_of(self, endpoint: Endpoint) -> dict[str, object]:
+        handled = self._handled.get(endpoint.subject, _Handled())
+        refused = self._refused[endpoint.subject]
+        return {
+            "name": endpoint.name,
+            "subject": endpoint.subject,
+            "queue_group": endpoint.group,
+            "num_requests": handled.requests + refused,
+            "num_errors": handled.errors + refused,
+            "last_error": handled.last_error or (f"429: {TOO_MANY}" if refused else ""),
+            "processing_time": handled.time_ns,
+            "average_processing_time": handled.time_ns // max(1, handled.requests),
+        }
 
-    def _handled(self, endpoint: Endpoint) -> EndpointStats:
-        """Return the counters of requests that were not rejected."""
-        fresh = EndpointStats(endpoint.name, endpoint.subject, endpoint.group)
-        return self._stats.get(endpoint.subject, fresh)
 
-    def _stats_of(self, endpoint: Endpoint) -> EndpointStats:
-        handled, refused = self._handled(endpoint), self.intake.refused[endpoint.subject]
-        if not refused:
-            return handled
-        return msgspec.structs.replace(
-            handled,
-            num_requests=handled.num_requests + refused,
-            num_errors=handled.num_errors + refused,
-            last_error=handled.last_error or f"429: {TOO_MANY}",
-        )
-
-    # ---- messages of the protocol
-
-    def ping(self) -> Ping:
-        """Return the answer to `PING`."""
-        return Ping(**self._about)
-
-    def info(self) -> Info:
-        """Return the answer to `INFO`: the service and its endpoints."""
-        endpoints = [
-            EndpointInfo(endpoint.name, endpoint.subject, endpoint.group, endpoint.metadata)
-            for endpoint in self._endpoints.values()
-        ]
-        return Info(**self._about, description=self.identity.description, endpoints=endpoints)
-
-    def stats(self) -> Stats:
-        """Return the answer to `STATS`: the counters of each endpoint."""
-        started = time_text(self._started, timespec="milliseconds")
-        endpoints = [self._stats_of(endpoint) for endpoint in self._endpoints.values()]
-        return Stats(**self._about, started=started, endpoints=endpoints)
-
-    @property
-    def _about(self) -> dict[str, Any]:
-        return {name: getattr(self.identity, name) for name in _About.__struct_fields__}
+@cache
+def _refusal(reason: str) -> dict[str, str]:
+    return error_headers(TooManyRequestsError(f"{reason}: try again later"))
 
 
 @asynccontextmanager
@@ -445,7 +378,7 @@ async def serving(connection: Connection, identity: ServiceIdentity) -> AsyncIte
     service = Service(own, identity)
     tasks = [
         asyncio.create_task(service.listen(), name=f"service {identity.name}"),
-        asyncio.create_task(service.intake.run(), name=f"rejections of service {identity.name}"),
+        asyncio.create_task(service.refuse(), name=f"rejections of service {identity.name}"),
     ]
     try:
         yield service
@@ -455,3 +388,92 @@ async def serving(connection: Connection, identity: ServiceIdentity) -> AsyncIte
         await asyncio.wait(tasks)
         await service.close()
         await own.close()
+
+
+PAUSE_MIN_S = 0.1  # before a rejected request is sent again; each further pause is longer
+QUIET_S = 0.3  # without a further answer, if the number of answers is unknown
+
+
+class NoServiceError(StoreError):
+    """Raised if no service listens to the subject of a request."""
+
+
+class ServiceAnswer(msgspec.Struct, frozen=True):
+    """The answer of one service; `error` is None if the request succeeded."""
+
+    data: bytes
+    error: NatsctlError | None
+
+    def result(self) -> bytes:
+        """Return the data; raises the error of a failed request."""
+        if self.error is not None:
+            raise self.error
+        return self.data
+
+
+async def ask_all(
+    connection: Connection,
+    subject: str,
+    payload: bytes = b"",
+    *,
+    expected: int | None = None,
+    timeout_s: float,
+) -> list[ServiceAnswer]:
+    """Send a request to all services that listen, and return their answers.
+
+    Returns after *timeout_s* at the latest. Returns earlier if *expected* services have answered,
+    or, if *expected* is None, if no further answer arrives for `QUIET_S`. The request is sent again
+    if all services reject it because they are busy. Raises `NoServiceError` if no service listens,
+    and the errors of `Connection.request` if none answers.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline, pause_s = clock() + timeout_s, PAUSE_MIN_S
+    while True:
+        answers: list[ServiceAnswer] = []
+        try:
+            async with (
+                asyncio.timeout(deadline - clock()),
+                connection.request_many(subject, payload) as next_answer,
+            ):
+                while expected is None or len(answers) < expected:
+                    quiet_s = QUIET_S if answers and expected is None else None
+                    async with asyncio.timeout(quiet_s):
+                        reply = await next_answer()
+                    answers.append(ServiceAnswer(reply.data, error_from(reply.headers)))
+        except TimeoutError as error:
+            if not answers:
+                late = f"{subject} was not answered within {timeout_s:g} s"
+                raise StoreTimeoutError(late) from error
+        except StoreError as error:
+            if isinstance(error.__cause__, NoRespondersError):
+                raise NoServiceError(str(error)) from error.__cause__
+            raise
+        pause_s *= random.uniform(1.0, 2.0)  # noqa: S311 - jitter only
+        busy = all(isinstance(answer.error, TooManyRequestsError) for answer in answers)
+        if not busy or clock() + pause_s >= deadline:
+            return answers
+        await asyncio.sleep(pause_s)
+        if clock() >= deadline:  # the event loop was blocked
+            return answers
+
+
+async def services(connection: Connection, name: str, *, timeout_s: float) -> list[Info]:
+    """Return the description of each running service of this name.
+
+    Answers that break the protocol are left out. Raises `PermissionDeniedError` if the user may not
+    send the request, and `TooManyRequestsError` if all services that answer are busy.
+    """
+    infos: list[Info] = []
+    try:
+        answers = await ask_all(connection, f"{ROOT}.INFO.{name}", timeout_s=timeout_s)
+    except NoServiceError:
+        return infos
+    for answer in answers:
+        try:
+            infos.append(msgspec.json.decode(answer.result(), type=Info))
+        except (NatsctlError, *DECODE_ERRORS) as error:
+            log.debug("cannot decode the description of a service", error=error)
+    busy = [answer.error for answer in answers if isinstance(answer.error, TooManyRequestsError)]
+    if busy and not infos:
+        raise busy[0]
+    return infos

@@ -3,8 +3,8 @@
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
     TooLargeError,
+    UsageError,
     WatchBrokenError,
 )
 from natsctl.jetstream.bucket import (
@@ -33,8 +34,12 @@ from natsctl.jetstream.bucket import (
     header_size,
 )
 from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.connection import connect as connected
+from natsctl.jetstream.events import StreamRecorder, recording
 from natsctl.jetstream.feed import AGAIN_S, hedged
+from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.requests import kv_span, revision_of
+from natsctl.jetstream.service import error_from
 from natsctl.jetstream.watch import VERIFY_S, KvWatch
 from natsctl.model.keys import KEY_RULE, check_key, matches
 from natsctl.model.kinds import Kind, KvKind, kv
@@ -43,6 +48,7 @@ from natsctl.model.store import (
     Applied,
     Batch,
     Deleted,
+    Guarded,
     IllegalKey,
     Listed,
     Listing,
@@ -186,7 +192,7 @@ class KvStore:
     async def _publish(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
         self._bucket.check_writable(deletes=OPERATION in headers)
         connection = self._bucket.connection
-        subject = connection.publish_prefix + self._bucket.prefix + key
+        subject = connection.options.publish_prefix + self._bucket.prefix + key
         headers = {**headers, EXPECTED: str(revision)}
         if len(value) + header_size(headers) > connection.client.max_payload:
             # the server would close the connection
@@ -265,7 +271,7 @@ class LeaseStore(KvStore):
 
     async def create(self, key: str, value: bytes) -> Stored:
         # creates the bucket too
-        if self._bucket.connection.publish_prefix and not self._ensured:
+        if self._bucket.connection.options.publish_prefix and not self._ensured:
             # nobody answers a write to a missing bucket of another domain
             await self._bucket.ensure(LEASES)
             self._ensured = True
@@ -360,19 +366,15 @@ class BucketStore(KvStore):
                         values.clear()
                         illegal.clear()
         if illegal:
+            names = ", ".join(itertools.islice(illegal, LOGGED_MAX))
             log.warning(
                 "skipped illegal keys",
                 bucket=self._bucket.name,
                 count=len(illegal),
-                keys=_first_names(illegal),
+                keys=f"{names[:NAME_MAX]}{', …' * (len(illegal) > LOGGED_MAX)}",
                 hint=KEY_RULE,
             )
         return [self.dated(values[key]) for key in sorted(values)]
-
-
-def _first_names(illegal: Collection[str]) -> str:
-    first = ", ".join(itertools.islice(illegal, LOGGED_MAX))
-    return f"{first[:NAME_MAX]}{', …' * (len(illegal) > LOGGED_MAX)}"
 
 
 async def bucket_names(connection: Connection) -> list[str]:
@@ -387,3 +389,84 @@ async def bucket_names(connection: Connection) -> list[str]:
         streams.extend(page)
         total = answer.get("total", 0)
     return sorted(name.removeprefix("KV_") for name in streams if name.startswith("KV_"))
+
+
+_READS = ("INFO", "NAMES", "LIST", "MSG.GET")  # of the JetStream API, after the type's name
+
+
+class Nats(Guarded):
+    """The buckets and the JetStream API of one connection; a `Stores` and a `JetStream`.
+
+    A guard also checks requests to the JetStream API that write.
+    """
+
+    def __init__(self, connection: Connection, *, verify_s: float = VERIFY_S) -> None:
+        self.connection = connection
+        self._verify_s = verify_s
+
+    async def open(self, kind: Kind[Any]) -> KvStore:
+        """Return the store of *kind*; creates its bucket, or checks its options."""
+        if not isinstance(kind, KvKind):
+            raise UsageError(f"{kind.name} is not kept in NATS")
+        bucket = Bucket(self.connection, kind.bucket)
+        await bucket.ensure(kind if self.guard.may_create(kind) else kind.existing())
+        return KvStore(bucket, kind, verify_s=self._verify_s, guard=self.guard)
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """See `JetStream.api`."""
+        if not _reads(endpoint):
+            self.guard.check(None)
+        return await self.connection.api(endpoint, body)
+
+    async def request(
+        self, subject: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> bytes:
+        """See `Requester.request`; an error that a micro service reports is a `StoreError`."""
+        try:
+            reply = await self.connection.request(
+                subject, body, headers=headers or None, timeout_s=timeout_s
+            )
+        except StoreError as error:
+            if isinstance(error.__cause__, NoRespondersError):
+                raise StoreError(f"nobody listens on {subject}: is the service running?") from error
+            raise
+        failure = error_from(reply.headers)
+        if failure is not None:
+            raise StoreError(str(failure))
+        return reply.data
+
+    def leases(self, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> LeaseStore:
+        """Return the store of leases with this time to live; the first write creates the bucket.
+
+        A *kind* selects a part of the bucket.
+        """
+        return LeaseStore(self.connection, ttl_s=ttl_s, kind=kind)
+
+    @asynccontextmanager
+    async def recorder(self, controller: str) -> AsyncIterator[StreamRecorder]:
+        """Yield a recorder that writes the controller's events to the stream `natsctl_events`."""
+        async with recording(self.connection, controller, self.guard) as recorder:
+            yield recorder
+
+
+def _reads(endpoint: str) -> bool:
+    """Return whether a request to this endpoint of the JetStream API changes nothing."""
+    action = endpoint.partition(".")[2] or endpoint
+    return any(action == verb or action.startswith(f"{verb}.") for verb in _READS)
+
+
+@asynccontextmanager
+async def connect(
+    options: NatsOptions | str | None = None, *, wait: bool = False, verify_s: float = VERIFY_S
+) -> AsyncIterator[Nats]:
+    """Connect to NATS for the duration of the context.
+
+    Args:
+        options: options, or a URL; None is the default server.
+        wait: if no server is reachable, log that and retry until one is.
+        verify_s: the interval in seconds at which each watch verifies its keys.
+
+    Raises `UsageError` for a malformed option, and `ConnectError` if no server is reachable.
+    """
+    async with connected(options, wait=wait) as connection:
+        yield Nats(connection, verify_s=verify_s)

@@ -19,16 +19,14 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
-from msgspec.structs import replace
-
-from natsctl.errors import StoreMissingError, WatchBrokenError
+from natsctl.errors import StoreError, StoreMissingError, WatchBrokenError
 from natsctl.jetstream.bucket import Bucket, Message, StreamState
 from natsctl.jetstream.feed import AGAIN_S, PASSES, Consumers, Feed, Item, hedged, names
-from natsctl.jetstream.resume import NotResumedError, Proof, Seen, Sight
+from natsctl.jetstream.resume import ANCHORS, NotResumedError, Proof, Seen, Sight
 from natsctl.model.store import Applied, Batch, IllegalKey, Listed, Listing, Stored, WatchEvent
 from natsctl.slices import in_slices
 from natsctl.split_dict import SplitDict
@@ -52,132 +50,47 @@ class Fingerprints:
         return self.size
 
     def __contains__(self, key: str) -> bool:
-        fingerprint = hash(key)
-        shard = self._shards.get(fingerprint % _SHARDS)
-        return shard is not None and _locate(shard, fingerprint)[1]
+        return self._find(key)[2]
 
     def add(self, key: str) -> None:
-        """Add *key*."""
-        fingerprint = hash(key)
-        shard = self._shards.setdefault(fingerprint % _SHARDS, array("q"))
-        index, present = _locate(shard, fingerprint)
+        shard, index, present = self._find(key)
         if not present:
-            shard.insert(index, fingerprint)
+            shard.insert(index, hash(key))
             self.size += 1
 
     def discard(self, key: str) -> None:
-        """Remove *key*, if present."""
-        fingerprint = hash(key)
-        shard = self._shards.get(fingerprint % _SHARDS)
-        if shard is None:
-            return
-        index, present = _locate(shard, fingerprint)
+        shard, index, present = self._find(key)
         if present:
             del shard[index]
             self.size -= 1
-            if not shard:
-                del self._shards[fingerprint % _SHARDS]
 
-
-def _locate(shard: "array[int]", fingerprint: int) -> tuple[int, bool]:
-    """Return the index of the fingerprint or of its insertion, and whether it is present."""
-    index = bisect_left(shard, fingerprint)
-    return index, index < len(shard) and shard[index] == fingerprint
-
-
-class KeyCount:
-    """The numbers of reported keys at the revisions that the server may count at.
-
-    Only two numbers at the same revision are comparable. Events arrive while the server counts, so
-    its answer may be of an older or of a newer revision than the newest event. If it is newer, the
-    comparison waits until the watch reaches that revision.
-
-    `active` is true while numbers must be noted. `miscounted` is true if the server had another
-    number of keys at a revision that was awaited.
-    """
-
-    def __init__(self) -> None:
-        self.active = False
-        self.miscounted = False
-        self._counting = False  # whether the server counts
-        self._sizes: list[tuple[int, int]] = []  # revisions, each with the number of keys from then
-        self._awaited: StreamState | None = None  # an answer whose revision is not reached
-        self._awaited_since = 0  # the revision of the watch at the time of the last answer
-
-    def begin(self, revision: int, size: int) -> None:
-        """Note that the server counts its keys now; the watch has *size* keys at *revision*."""
-        self._counting = self.active = True
-        self._sizes = [(revision, size)]
-
-    def note(self, revision: int, size: int) -> None:
-        """Note the number of keys after the event of this revision."""
-        awaited = self._awaited
-        if awaited is not None and revision > awaited.last_seq:
-            self.miscounted = self._size_at(awaited.last_seq) != awaited.subjects
-            self._awaited = None
-        if not self._counting:
-            self._sizes = [(revision, size)]
-            self.active = self._awaited is not None
-        elif size != self._sizes[-1][1]:
-            self._sizes.append((revision, size))
-
-    def differs(self, revision: int, size: int, counted: StreamState) -> bool:
-        """Return whether the numbers differ, so that the keys must be compared.
-
-        *counted* is the answer of the server. An awaited answer is not replaced, because a slow
-        watch might never reach the next one. If no event arrived since the last answer, no event
-        may ever reach the awaited revision.
-        """
-        self._counting = False
-        if counted.last_seq < self._sizes[0][0]:
-            return False  # the answer comes from a server that lags
-        if counted.subjects == self._size_at(counted.last_seq):
-            self.end()
-            return False
-        is_overdue = self._awaited is not None and self._awaited_since == revision
-        if self.miscounted or is_overdue or counted.last_seq <= revision:
-            return True
-        self._awaited, self._awaited_since = self._awaited or counted, revision
-        self._sizes = [(revision, size)]
-        return False
-
-    def end(self) -> None:
-        """Await no answer: the numbers are equal, or the keys were compared."""
-        self.active = self.miscounted = False
-        self._awaited = None
-
-    def _size_at(self, revision: int) -> int:
-        """Return the number of keys at the revision, the newest one if it is not reached."""
-        return next(size for since, size in reversed(self._sizes) if since <= revision)
+    def _find(self, key: str) -> "tuple[array[int], int, bool]":
+        """Return the place of the key, and whether it's there."""
+        fingerprint = hash(key)
+        shard = self._shards.setdefault(fingerprint % _SHARDS, array("q"))
+        index = bisect_left(shard, fingerprint)
+        return shard, index, index < len(shard) and shard[index] == fingerprint
 
 
 T = TypeVar("T")
 
 
-class Periodic(Generic[T]):
+class _Question(Generic[T]):
     """A question that is asked every *every_s* seconds, the first time after one interval.
 
-    The interval starts when an answer is taken. *on_answer* is called when an answer is there. A
-    close cancels the question under way.
+    The interval starts when an answer is taken. *feed* is woken when an answer is there. None is no
+    answer. A close cancels the question under way.
     """
 
     def __init__(
-        self,
-        ask: Callable[[], Coroutine[Any, Any, T]],
-        on_answer: Callable[[], None],
-        *,
-        every_s: float,
+        self, ask: Callable[[], Coroutine[Any, Any, T]], feed: Feed, every_s: float
     ) -> None:
         self._ask = ask
-        self._on_answer = on_answer
+        self._feed = feed
         self._every_s = every_s
         self._loop = asyncio.get_running_loop()
-        self._due_at = self._loop.time() + every_s
+        self.due_at = self._loop.time() + every_s
         self._asking: asyncio.Task[T] | None = None
-
-    def hasten(self) -> None:
-        """Ask at the next `answer`, unless the question is under way."""
-        self._due_at = self._loop.time()
 
     def answer(self) -> T | None:
         """Return an answer once, None before it is there; raises the error of the question.
@@ -186,24 +99,23 @@ class Periodic(Generic[T]):
         """
         asking = self._asking
         if asking is None:
-            if self._loop.time() >= self._due_at:
+            if self._loop.time() >= self.due_at:
                 self._asking = self._loop.create_task(self._ask(), name="question")
                 self._asking.add_done_callback(self._announce_answer)
             return None
         if not asking.done():
             return None
-        self._asking, self._due_at = None, self._loop.time() + self._every_s
+        self._asking, self.due_at = None, self._loop.time() + self._every_s
         return asking.result()
 
     def close(self) -> None:
-        """Cancel the question under way."""
         if self._asking is not None:
             self._asking.cancel()
 
     def _announce_answer(self, asking: asyncio.Task[T]) -> None:
         if not asking.cancelled():
             asking.exception()  # mark it as retrieved, because nobody may look at it
-            self._on_answer()
+            self._feed.wake()
 
 
 log = get_logger(__name__)
@@ -212,6 +124,7 @@ VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
 COUNTS = 6  # counts of the keys between two checks
 RECOUNT_S = 0.1  # between two counts of a watch that continues
 RECOUNTS = 5  # counts that differ while keys are written, before a watch doesn't continue
+REACH_S = 0.1  # between two looks whether a watch has reached the revision of a count
 READ_MAX = 100  # names that are read at once, to see whether they are still there
 
 
@@ -259,24 +172,27 @@ class KvWatch:
             if shown is not None and not self._reported.watched:
                 self._reported = reported
         reported.watched = True
+        consumers = self._consumers
         try:
-            async with self._consumers.cleared():
-                reached = reported.reached  # before the request: its answer may be older
-                state = await hedged(self._bucket.state, every_s=AGAIN_S)
-                proof = reported.begin(state, reached)
-                find = self._newest if proof is None else partial(self._newest, seen=reached)
-                newest = await hedged(find, every_s=AGAIN_S)
-                start = 0 if proof is None else reported.seen.first
-                async with (
-                    self._consumers.open(start=start) as feed,
-                    aclosing(self._events(feed, state, newest, reported, proof)) as events,
-                ):
-                    yield events
+            await consumers.delete_abandoned()
+            reached = reported.reached  # before the request: its answer may be older
+            state = await hedged(self._bucket.state, every_s=AGAIN_S)
+            proof = reported.begin(state, reached)
+            find = self._newest if proof is None else partial(self._newest, seen=reached)
+            newest = await hedged(find, every_s=AGAIN_S)
+            start = 0 if proof is None else reported.seen.first
+            async with (
+                consumers.open(start=start) as feed,
+                aclosing(self._events(feed, state, newest, reported, proof)) as events,
+            ):
+                yield events
         except StoreMissingError:
             reported.forget()  # the reader may empty its view
             raise
         finally:
             reported.watched = False
+            with suppress(StoreError):
+                await asyncio.shield(consumers.delete_abandoned())
 
     async def _events(
         self,
@@ -350,14 +266,14 @@ class KvWatch:
                     else:
                         newest = min(newest, await self._newest())  # it may have been purged
                     if proof.compared:
-                        feed.limit_sights()
+                        feed.sights_max = ANCHORS
                         yield reported.new_events(items, feed.seen)
                 if not proof.missing:
                     break
                 proof.all_known_came()
                 newest = await self._newest()
             proof.finish()
-            feed.limit_sights()
+            feed.sights_max = ANCHORS
             async for batch in self._recount(feed, reported, state):
                 yield batch
         except NotResumedError as error:
@@ -371,20 +287,18 @@ class KvWatch:
     ) -> AsyncGenerator[Iterable[WatchEvent], None]:
         """Report what comes until the server has counted as many keys as were reported."""
         left, tried_at = RECOUNTS, 0
-        with closing(self._counts(feed, reported, state, every_s=RECOUNT_S)) as counts:
-            counts.hasten()
-            counted = counts.answer()
-            while counted is None or reported.count.active:
+        count = partial(self._is_miscounted, reported, state, RECOUNT_S)
+        with closing(_Question(count, feed, RECOUNT_S)) as counts:
+            counts.due_at = 0.0
+            miscounted = counts.answer()
+            while miscounted is not False:
                 yield reported.new_events(await feed.take(), feed.seen)
-                answer = counts.answer()
-                counted = counted or answer
-                if reported.count.miscounted or (answer is not None and reported.differ(answer)):
+                miscounted = counts.answer()
+                if miscounted:
                     left -= 1
                     if not left or reported.revision == tried_at:
                         raise NotResumedError("the number of its keys differs")
-                    tried_at, counted = reported.revision, None
-                    reported.count.end()
-                    counts.hasten()
+                    tried_at, counts.due_at = reported.revision, 0.0
 
     async def _follow(
         self, feed: Feed, reported: "_ReportedKeys", state: StreamState
@@ -392,6 +306,7 @@ class KvWatch:
         due = reported.revision
         is_costly = state.forgets or self._patterns != (">",)
         count_s = self._verify_s if is_costly else self._verify_s / COUNTS
+        count = partial(self._is_miscounted, reported, state, count_s)
 
         async def sent() -> int:
             newest = await self._newest(seen=reported.revision)
@@ -399,33 +314,57 @@ class KvWatch:
             return newest
 
         with (
-            closing(Periodic(sent, feed.wake, every_s=self._verify_s)) as newest,
-            closing(self._counts(feed, reported, state, every_s=count_s)) as counts,
+            closing(_Question(sent, feed, self._verify_s)) as newest,
+            closing(_Question(count, feed, count_s)) as counts,
         ):
             while True:
                 yield reported.new_events(await feed.take(), feed.seen)
                 if (revision := newest.answer()) is not None:
-                    due = self._verify(reported, due, revision)
-                if reported.compared:
-                    continue
-                if reported.count.miscounted:
-                    counts.hasten()
-                if (counted := counts.answer()) is not None and reported.differ(counted):
+                    if reported.revision < min(due, revision):
+                        # it may have stopped and still send heartbeats
+                        raise WatchBrokenError(
+                            f"{self._bucket.name} is at revision {revision}, but the consumer has "
+                            f"stopped at {reported.revision}"
+                        )
+                    reported.compared, due = False, revision
+                if not reported.compared and counts.answer():
                     await self._compare(reported)
 
-    def _counts(
-        self, feed: Feed, reported: "_ReportedKeys", state: StreamState, *, every_s: float
-    ) -> Periodic[StreamState]:
-        async def count() -> StreamState:
-            while reported.giving:  # noqa: ASYNC110 - the view has a part of the batch, for a moment
-                await asyncio.sleep(0)
-            reported.count.begin(reported.revision, len(reported))
-            now = await self._same_stream(state)
-            if self._patterns == (">",):
-                return now
-            return replace(now, subjects=await self._bucket.count(self._patterns))
+    async def _is_miscounted(
+        self, reported: "_ReportedKeys", state: StreamState, every_s: float
+    ) -> bool | None:
+        """Return whether the server counts another number of keys than were reported.
 
-        return Periodic(count, feed.wake, every_s=every_s)
+        Only two numbers at the same revision are comparable. Events arrive while the server counts,
+        so its answer may be of a newer revision than the newest event: then wait until the watch
+        reaches it, or until no event has arrived for *every_s* seconds, because no event may ever
+        reach it. None if the answer comes from a server that lags.
+        """
+        while reported.giving:  # noqa: ASYNC110 - the view has a part of the batch, for a moment
+            await asyncio.sleep(0)
+        clock = asyncio.get_running_loop().time
+        began = reported.revision
+        sizes = reported.sizes = [(began, len(reported))]
+        try:
+            counted = await self._same_stream(state)
+            number = counted.subjects
+            if self._patterns != (">",):
+                number = await self._bucket.count(self._patterns)
+            if counted.last_seq < began:
+                return None
+            if sizes[-1][1] == number and reported.revision < counted.last_seq:
+                return False
+            at, since = reported.revision, clock()
+            while reported.revision < counted.last_seq:
+                if clock() - since >= every_s:
+                    if reported.revision == at:
+                        break
+                    at, since = reported.revision, clock()
+                await asyncio.sleep(REACH_S)
+            then = (size for revision, size in reversed(sizes) if revision <= counted.last_seq)
+            return next(then) != number
+        finally:
+            reported.sizes = None
 
     async def _same_stream(self, before: StreamState) -> StreamState:
         """Return the bucket's state; raises `WatchBrokenError` if the bucket is another one."""
@@ -447,20 +386,6 @@ class KvWatch:
         await in_slices(await names(self._bucket, *self._patterns), note)
         return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
 
-    def _verify(self, reported: "_ReportedKeys", due: int, newest: int) -> int:
-        """Raise `WatchBrokenError` if the consumer has not sent revision *due*.
-
-        A consumer may have stopped and still send heartbeats. Returns *newest*, the revision that
-        is due at the next check.
-        """
-        if reported.revision < min(due, newest):
-            raise WatchBrokenError(
-                f"{self._bucket.name} is at revision {newest}, but the consumer has stopped at "
-                f"{reported.revision}"
-            )
-        reported.compared = False
-        return newest
-
     async def _compare(self, reported: "_ReportedKeys") -> None:
         """Raise `WatchBrokenError` if the server has lost a key that was alive.
 
@@ -470,7 +395,6 @@ class KvWatch:
         reported.compared = True
         bucket = self._bucket
         if await bucket.count(self._patterns) == len(reported):
-            reported.count.end()
             return
         keys = await names(bucket, *self._patterns)
         unlisted: list[str] = []
@@ -541,6 +465,7 @@ class _ReportedKeys:
         self.seen = Seen()
         self.complete = False  # whether the reader has seen a whole list, and nothing differed
         self.watched = False  # whether a watch of the reader is open
+        self.sizes: list[tuple[int, int]] | None = None  # revisions with the keys from then on
         self._state: StreamState | None = None
         self._fallbacks = 0
         self._clear()
@@ -569,7 +494,7 @@ class _ReportedKeys:
             self.forget()
         self.incarnation = f"{state.created}#{self._fallbacks}".removesuffix("#0")
         self.compared = False
-        self.count = KeyCount()
+        self.sizes = None
         self.giving = False  # whether the reader takes a batch
         may_continue = self.complete and self._own is None and bool(self.seen.newest)
         self.complete = False
@@ -585,13 +510,8 @@ class _ReportedKeys:
         if restored:
             self._fallbacks, self.reached = self._fallbacks + 1, 0
 
-    def differ(self, counted: StreamState) -> bool:
-        """Return whether the keys must be compared with the server's, see `KeyCount.differs`."""
-        return self.count.differs(self.revision, len(self), counted)
-
     async def keep_deleted(self, keys: set[str]) -> None:
         """Remove the delete markers that are not among *keys*, the present keys of the server."""
-        self.count.end()
         deleted = Fingerprints()
 
         def keep(key: str) -> None:
@@ -622,8 +542,8 @@ class _ReportedKeys:
                     if not self._read_ahead or item.revision > self._read_ahead.get(item.key, 0):
                         yield self._event(item)
                     self.revision = item.revision
-                    if self.count.active:
-                        self.count.note(self.revision, len(self))
+                    if self.sizes is not None and len(self) != self.sizes[-1][1]:
+                        self.sizes.append((self.revision, len(self)))
         if self.revision > before:
             self.seen.note(sights, after=before, gap=len(items) > len(sights))
             self.reached = max(self.reached, self.revision)
@@ -632,7 +552,8 @@ class _ReportedKeys:
         """Return whether a reader with a view may take all messages at once: states in order."""
         return (
             self._own is None
-            and not (self._read_ahead or self.count.active)
+            and not self._read_ahead
+            and self.sizes is None
             and bool(items)
             and items[0].revision > self.revision
             and set(map(type, items)) == _STATES

@@ -55,7 +55,7 @@ def test_no_other_name_is_public() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "name"), [("natsctl.jetstream.stores", "kv"), ("natsctl.kubernetes", "kube")]
+    ("package", "name"), [("natsctl.jetstream.store", "kv"), ("natsctl.kubernetes", "kube")]
 )
 def test_a_kind_function_stays_callable_after_an_import_of_its_package(
     package: str, name: str
@@ -74,7 +74,7 @@ def test_importing_natsctl_does_not_load_the_package(package: str) -> None:
 
 def test_the_stores_of_nats_do_not_load_aiohttp() -> None:
     code = (
-        "import sys, natsctl.jetstream.stores, nats; "
+        "import sys, natsctl.jetstream.store, nats; "
         "assert not {'aiohttp', 'multidict'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

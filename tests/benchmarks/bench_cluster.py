@@ -9,7 +9,7 @@ from pathlib import Path
 
 from natsctl import StoreError, connect, kv
 from natsctl.core.informer import Informer
-from natsctl.jetstream.stores import Nats
+from natsctl.jetstream.store import Nats
 from tests.benchmarks.support.dataset import Item, key, value
 from tests.benchmarks.support.measured_server import Sizes
 from tests.benchmarks.support.results import Row, limited

@@ -9,7 +9,7 @@ import natsctl
 from natsctl import NatsOptions, WatchBrokenError, kv
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.feed import names
-from natsctl.jetstream.stores import Nats
+from natsctl.jetstream.store import Nats
 from natsctl.model.store import Applied, Listed
 from tests.support.clients.nats_admin import Admin
 from tests.support.servers.nats_server import NatsServer

@@ -122,7 +122,7 @@ async def test_a_domain_uses_its_api_prefix(tmp_path: Path) -> None:
     async with NatsServer(tmp_path, config=config, jetstream=False) as server:
         options = NatsOptions(servers=(server.url,), domain="hub")
         async with connect(options) as connection:
-            assert connection.api_prefix == "$JS.hub.API"
+            assert connection.options.prefix == "$JS.hub.API"
             created = await connection.api("STREAM.CREATE.KV_things", STREAM)
             assert created["config"]["name"] == "KV_things"
             assert await put(connection, "a") == 1

@@ -41,7 +41,7 @@ PRELOADED = (
     "natsctl.daemon.metrics",
     "natsctl.dynamic",
     "natsctl.jetstream.embedded",
-    "natsctl.jetstream.stores",
+    "natsctl.jetstream.store",
     "natsctl.kubernetes.cluster",
     "natsctl.kubernetes.recorder",
     "natsctl.resource",

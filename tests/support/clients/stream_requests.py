@@ -9,7 +9,7 @@ STREAM = {"name": "KV_things", "subjects": ["$KV.things.>"], "storage": "file"}
 
 async def put(connection: Connection, key: str, value: bytes = b"x", after: int = 0) -> int:
     headers = {"Nats-Expected-Last-Subject-Sequence": str(after)}
-    subject = f"{connection.publish_prefix}$KV.things.{key}"
+    subject = f"{connection.options.publish_prefix}$KV.things.{key}"
     return revision_of((await connection.request(subject, value, headers=headers)).data)
 
 

@@ -13,7 +13,7 @@ from natsctl.daemon.service import answering
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreError
 from natsctl.jetstream.connection import Connection
-from natsctl.jetstream.service_client import ask_all, services
+from natsctl.jetstream.service import ask_all, services
 from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 
@@ -52,3 +52,11 @@ async def daemon_on(
         finally:
             operator.stop()
             await asyncio.wait((task,))
+
+
+async def ask(
+    connection: Connection, subject: str, payload: bytes = b"", *, timeout_s: float
+) -> bytes:
+    """Return the first answer of a service; raises the error that it reports."""
+    (answer,) = await ask_all(connection, subject, payload, expected=1, timeout_s=timeout_s)
+    return answer.result()

@@ -10,7 +10,7 @@ import pytest
 import natsctl
 from natsctl import Kind, KubeKind, KubeObject, kube
 from natsctl.core.plan.stores import planned
-from natsctl.jetstream.stores import Nats
+from natsctl.jetstream.store import Nats
 from natsctl.kubernetes.cluster import Kube
 from natsctl.model.store import (
     Applied,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from nats.errors import Error as NatsError
 
+from natsctl import NatsOptions
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.feed import HEARTBEAT_S
@@ -48,8 +49,7 @@ class BucketServer:
     """
 
     def __init__(self) -> None:
-        self.api_prefix = "$JS.API"
-        self.request_timeout_s = 5.0
+        self.options = NatsOptions()
         self.client = self.watches = self
         self.looks = 0
         self.created = "2026-01-01"

@@ -100,6 +100,5 @@ class _Consumers:
     def __init__(self, stores: OfflineStores) -> None:
         self.open = stores.opened
 
-    @asynccontextmanager
-    async def cleared(self) -> AsyncIterator[None]:
-        yield
+    async def delete_abandoned(self) -> None:
+        pass

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from natsctl import NatsOptions
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import Server, Servers, load_context, parse, redacted
+from natsctl.jetstream.options import Server, load_context, parse, peer, redacted
 
 # ---- nATS options: defaults, precedence, contradictions and hidden secrets
 
@@ -65,9 +65,8 @@ def test_over_keeps_given_options_and_takes_the_others() -> None:
 
 
 def test_credentials_are_never_mixed() -> None:
-    assert NatsOptions(creds="a.creds").over(SECRETS).identity == "the credentials in a.creds"
     mixed = NatsOptions(creds="a.creds").over(SECRETS)
-    assert (mixed.user, mixed.password, mixed.token) == (None, None, None)
+    assert (mixed.creds, mixed.user, mixed.password, mixed.token) == ("a.creds", None, None, None)
     assert NatsOptions(domain="edge").over(NatsOptions(api_prefix="hub")).prefix == "$JS.edge.API"
 
 
@@ -208,27 +207,9 @@ def test_an_invalid_url_is_rejected_without_its_password(url: str) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_server_that_failed_is_tried_last() -> None:
-    servers = Servers(["nats://one", "nats://two", "nats://three"])
-    first, *later_servers = servers.round()
-    servers.failed(first)
-    assert servers.round() == (*later_servers, first)
-
-
-def test_announced_servers_follow_the_configured_servers() -> None:
-    servers = Servers(["nats://ann:s3cret@one"])
-    (configured,) = servers.round()
-    servers.announce([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], configured)
-    assert servers.round() == (
-        configured,
-        Server("nats://10.0.0.2:4222", user="ann", password="s3cret", tls_name="one"),
+def test_a_cluster_member_takes_the_credentials_and_the_certificate_name_of_its_announcer() -> None:
+    announcer = parse("nats://ann:s3cret@one")
+    assert peer(urlparse("nats://10.0.0.2:4222"), announcer) == Server(
+        "nats://10.0.0.2:4222", user="ann", password="s3cret", tls_name="one"
     )
-    assert str(servers) == "nats://one:4222"
-
-
-def test_a_new_announcement_replaces_the_previous_one() -> None:
-    servers = Servers(["nats://one"])
-    (configured,) = servers.round()
-    servers.announce([urlparse("nats://two:4222")], configured)
-    servers.announce([urlparse("nats://three:4222")], configured)
-    assert [server.address for server in servers.round()][1:] == ["nats://three:4222"]
+    assert peer(urlparse("nats://two:4222"), announcer).tls_name is None

@@ -12,7 +12,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 import natsctl
-from natsctl import Kind
+from natsctl import Kind, NatsOptions
 from natsctl.errors import (
     NotFoundError,
     NotLeadingError,
@@ -45,9 +45,7 @@ class Cluster:
     ) -> None:
         self.requests: list[str] = []  # requests and messages that a leader received
         self.replicas: list[object] = []  # replicas of each request to create the bucket
-        self.api_prefix = "$JS.API"
-        self.publish_prefix = ""
-        self.request_timeout_s = 5.0
+        self.options = NatsOptions()
         self.last_seq = 0
         self.max_payload = 1024 * 1024
         self.client = self.watches = self
