@@ -24,7 +24,7 @@ from natsctl.cli.command import (
 )
 from natsctl.cli.gc import LOCAL_HINT, LocalOption, local_controller, open_local
 from natsctl.cli.terminal import progress_bar, write_line, write_notice
-from natsctl.controller import secondaries
+from natsctl.controller import opened
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots import only_primary
 from natsctl.core import history, informer
@@ -38,7 +38,7 @@ from natsctl.operate.pauses import duration_in, new_pause
 
 app = App()
 
-REPORTED_LOGGERS = (secondaries.__name__, history.__name__, informer.INVALID_LOG)
+REPORTED_LOGGERS = (opened.__name__, history.__name__, informer.INVALID_LOG)
 """Loggers of failures that a local resync reports itself."""
 
 AllOption = Annotated[bool, typer.Option("--all", help="The whole controller of --controller")]

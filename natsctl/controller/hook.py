@@ -144,7 +144,7 @@ class HookController(Controller):
         }
 
     async def sync_handler(self, key: str) -> float | None:
-        objects: Primary[Any] = getattr(self, only_primary(type(self)).name)
+        objects = self._primary
         if self.hook_finalize:
             finalizer = f"{DOMAIN}/hook-{self.name}"
             return await finalized(objects, key, finalizer, apply=self._decide, cleanup=self._end)
@@ -154,21 +154,19 @@ class HookController(Controller):
             return None
         return await self._decide(key, found)
 
+    @property
+    def _primary(self) -> Primary[Any]:
+        objects: Primary[Any] = getattr(self, only_primary(type(self)).name)
+        return objects
+
     async def _end(self, key: str, last: Any) -> None:
         await self._decide(key, last, finalizing=True)
         self._known.pop(key, None)
 
     async def _decide(self, key: str, found: Any, *, finalizing: bool = False) -> float | None:
-        answer = await self._ask(key, msgspec.to_builtins(found), finalizing=finalizing)
-        await self._apply(answer.children)
-        if answer.status and not finalizing:
-            objects: Primary[Any] = getattr(self, only_primary(type(self)).name)
-            await objects.update_status(key, answer.status)
-        return answer.requeue_after
-
-    async def _ask(self, key: str, found: Document, *, finalizing: bool) -> HookAnswer:
-        """Return the answer to a request that has all objects that it asks for."""
-        wanted, reads = self._known.get(key, ()), dict[str, Document | None]()
+        """Ask until the request has all objects that the answer asks for, and do what it says."""
+        wanted = self._known.get(key, ())
+        reads: dict[str, Document | None] = {}
         for _ in range(ROUNDS_MAX):
             for name in wanted:
                 if name not in reads:
@@ -178,121 +176,113 @@ class HookController(Controller):
                 key=key,
                 reason=self.runtime.reason(key),
                 finalizing=finalizing,
-                object=found,
-                children=self._children(),
+                object=msgspec.to_builtins(found),
+                children={slot: self._owned(slot) for slot in self._names},
                 reads=reads,
             )
-            answer = await self._answer(msgspec.json.encode(request))
+            answer = self._decoded(await self._send(msgspec.json.encode(request)))
             wanted = answer.reads
             if reads.keys() >= set(wanted):
-                self._remember(key, wanted)
-                return answer
-        raise HookError(f"hook {self.hook}: asked for more reads {ROUNDS_MAX} times, last {wanted}")
-
-    async def _answer(self, request: bytes) -> HookAnswer:
-        carrier = self.requests
-        if carrier is None:
-            stores = self.runtime.nats
-
-            async def ask() -> str:
-                if not isinstance(stores, Requester):
-                    raise HookError(f"hook {self.hook}: there is no NATS connection to ask it over")
-                return await self._send(stores, request)
-
-            text = await outside(f"hook {self.hook}", ask)
+                break
         else:
-            text = await self._send(carrier, request)
-        answer = self._decoded(text)
-        if answer.error:
-            failed = PermanentError if answer.permanent else HookError
-            raise failed(f"hook {self.hook}: {answer.error}")
-        return answer
+            raise self._error(f"asked for more reads {ROUNDS_MAX} times, last {wanted}")
+        self._known.pop(key, None)
+        if wanted:
+            self._known[key] = wanted
+            if len(self._known) > KNOWN_MAX:
+                del self._known[next(iter(self._known))]
+        for slot, children in answer.children.items():
+            await self._apply(slot, children)
+        if answer.status and not finalizing:
+            await self._primary.update_status(key, answer.status)
+        return answer.requeue_after
 
-    async def _send(self, carrier: Requester, request: bytes) -> str:
+    def _error(self, text: str) -> HookError:
+        return HookError(f"hook {self.hook}: {text}")
+
+    def _owned(self, slot: str) -> dict[str, Document]:
+        owned = getattr(self, self._names[slot]).owned()
+        return {name: msgspec.to_builtins(child) for name, child in owned.items()}
+
+    async def _send(self, request: bytes) -> str:
+        """Return the answer to the request; a replay returns the recorded one."""
         headers, limit_s = dict(trace_headers()), self.hook_timeout_s
-        try:
-            data = await carrier.request(self.hook, request, headers=headers, timeout_s=limit_s)
-        except StoreTimeoutError as error:
-            raise HookError(
-                f"hook {self.hook}: no answer within {limit_s:g} s; the service is busy, failed "
-                "without an answer, or its answer is larger than max_payload of the server"
-            ) from error
-        except TooLargeError as error:
-            raise HookError(f"hook {self.hook}: the request is too large: {error}") from error
-        except StoreError as error:
-            raise HookError(f"hook {self.hook}: {error}") from error
-        return data.decode(errors="replace")
+
+        async def ask() -> str:
+            carrier = self.requests or self.runtime.nats
+            if not isinstance(carrier, Requester):
+                raise self._error("there is no NATS connection to ask it over")
+            try:
+                data = await carrier.request(self.hook, request, headers=headers, timeout_s=limit_s)
+            except StoreTimeoutError as error:
+                raise self._error(
+                    f"no answer within {limit_s:g} s; the service is busy, failed "
+                    "without an answer, or its answer is larger than max_payload of the server"
+                ) from error
+            except TooLargeError as error:
+                raise self._error(f"the request is too large: {error}") from error
+            except StoreError as error:
+                raise self._error(str(error)) from error
+            return data.decode(errors="replace")
+
+        return await (ask() if self.requests else outside(f"hook {self.hook}", ask))
 
     def _decoded(self, text: str) -> HookAnswer:
         try:
             document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
             answer = msgspec.convert(document, HookAnswer)
         except (ValueError, RecursionError) as error:  # of UTF-8, JSON and msgspec
-            raise HookError(f"hook {self.hook}: not a valid answer: {error}") from error
+            raise self._error(f"not a valid answer: {error}") from error
         if answer.version != VERSION:
-            raise HookError(f"hook {self.hook}: version {answer.version} of answers is unknown")
+            raise self._error(f"version {answer.version} of answers is unknown")
         if answer.requeue_after is not None and not is_delay(answer.requeue_after):
-            raise HookError(f"hook {self.hook}: requeueAfter: {answer.requeue_after} isn't seconds")
+            raise self._error(f"requeueAfter: {answer.requeue_after} isn't seconds")
         for slot, children in answer.children.items():
             if slot not in self._names:
-                raise HookError(
-                    f"hook {self.hook}: children of {slot!r}, which isn't declared; declared are "
-                    f"{', '.join(self._names) or 'none'}"
+                declared = ", ".join(self._names) or "none"
+                raise self._error(
+                    f"children of {slot!r}, which isn't declared; declared are {declared}"
                 )
             for name, child in children.items():
                 if name_in := documents.metadata_of(child).get("name"):
                     own = f"{documents.metadata_of(child).get('namespace', '')}/{name_in}"
                     if name not in (own.lstrip("/"), own, name_in):
-                        raise HookError(f"hook {self.hook}: {slot} {name!r} is named {name_in!r}")
+                        raise self._error(f"{slot} {name!r} is named {name_in!r}")
+        if answer.error:
+            failed = PermanentError if answer.permanent else HookError
+            raise failed(f"hook {self.hook}: {answer.error}")
         return answer
 
-    def _children(self) -> Children:
-        """Return what the key of this sync owns, as stored."""
-        return {
-            slot: {
-                name: msgspec.to_builtins(child)
-                for name, child in getattr(self, attribute).owned().items()
-            }
-            for slot, attribute in self._names.items()
-        }
-
-    async def _apply(self, children: Children) -> None:
+    async def _apply(self, slot: str, desired: dict[str, Document]) -> None:
         """Write what differs, and delete what an answered slot doesn't have any more.
 
         A child that can't be stored is a failure like every other one: the next answer may be
         right although the object is the same, so it's retried.
         """
-        for slot, desired in children.items():
-            reader = getattr(self, self._names[slot])
-            existing = reader.owned()
-            for name, child in desired.items():
-                try:
-                    if isinstance(reader, Secondary):
-                        await reader.apply(name, msgspec.convert(child, reader.kind.type))
-                    else:
-                        await reader.apply(_manifest(name, child))
-                except (InvalidKeyError, InvalidObjectError, msgspec.ValidationError) as error:
-                    raise HookError(f"hook {self.hook}: {slot} {name!r}: {error}") from error
-            for name in existing.keys() - desired.keys():
-                await reader.delete(name)
+        reader = getattr(self, self._names[slot])
+        existing = reader.owned()
+        for name, child in desired.items():
+            try:
+                if isinstance(reader, Secondary):
+                    await reader.apply(name, msgspec.convert(child, reader.kind.type))
+                else:  # the manifest has the name and the namespace of its key
+                    namespace, _, own = name.rpartition("/")
+                    metadata = {**documents.metadata_of(child), "name": own}
+                    place = {"namespace": namespace} if namespace else {}
+                    await reader.apply({**child, "metadata": {**metadata, **place}})
+            except (InvalidKeyError, InvalidObjectError, msgspec.ValidationError) as error:
+                raise self._error(f"{slot} {name!r}: {error}") from error
+        for name in existing.keys() - desired.keys():
+            await reader.delete(name)
 
     async def _read(self, name: str) -> Document | None:
         slot = next((slot for slot in self._readable if name.startswith(f"{slot}/")), None)
         if slot is None:
-            raise HookError(
-                f"hook {self.hook}: reads {name!r}, and may read "
-                f"{', '.join(self._readable) or 'nothing'}: declare more with --reads"
-            )
+            readable = ", ".join(self._readable) or "nothing"
+            raise self._error(f"reads {name!r}, and may read {readable}: declare more with --reads")
         found = await self.reads.get(self._readable[slot], name.removeprefix(f"{slot}/"))
         plain: Document | None = None if found is None else msgspec.to_builtins(found)
         return plain
-
-    def _remember(self, key: str, reads: tuple[str, ...]) -> None:
-        self._known.pop(key, None)
-        if reads:
-            self._known[key] = reads
-            if len(self._known) > KNOWN_MAX:
-                del self._known[next(iter(self._known))]
 
 
 def untyped(bucket: str, *, schema: Document | None = None) -> KvKind[Any]:
@@ -372,13 +362,6 @@ def _schema(text: str) -> tuple[str, Document]:
         return bucket, msgspec.json.decode(schema, type=Document)
     except msgspec.DecodeError as error:
         raise UsageError(f"--schema {bucket}: not a JSON object: {error}") from error
-
-
-def _manifest(name: str, child: Document) -> Document:
-    """Return the child with the name and the namespace of its key."""
-    namespace, _, own = name.rpartition("/")
-    metadata = {**documents.metadata_of(child), "name": own}
-    return {**child, "metadata": {**metadata, "namespace": namespace} if namespace else metadata}
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> Document:

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from natsctl.controller.owned import Owned
-from natsctl.controller.owners import Owner, OwnerNames
+from natsctl.controller.owned import Owned, Owners
+from natsctl.controller.owners import Owner
 from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, read
 from natsctl.core.informer import Informer
-from natsctl.core.installation import InstallationAnnotation
 from natsctl.core.retry import backoff
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read
@@ -70,26 +69,21 @@ class KubeSecondary(Owned[T]):
         self,
         informer: Informer[T],
         writes: Writes,
-        names: OwnerNames,
-        owner_kind: str,
+        owners: Owners,
         *,
         manifests: ManifestStore,
         manager: str,
-        mark: InstallationAnnotation,
-        exists: Callable[[str], bool],
         on_immutable: OnImmutable,
         sync_later: Callable[[str, float], None],
         report: Report,
     ) -> None:
-        super().__init__(informer, writes, names, owner_kind, exists=exists)
+        super().__init__(informer, writes, owners)
         self.contests = Contests(asyncio.get_running_loop().time)
-        self._mark = mark
-        self._manifests = manifests
-        self._manager = manager
+        self._manifests, self._manager = manifests, manager
         self._on_immutable = on_immutable
-        self._sync_later = sync_later
-        self._report = report
+        self._sync_later, self._report = sync_later, report
         self._kube_kind: KubeKind[T] = manifests.kind
+        names = owners.names
         self._last = LastApplied(names.applied, partly=self._kube_kind.metadata_only)
         self._bookkeeping = {  # fields that only natsctl writes
             *(f".metadata.labels.{name}" for name in (names.kind, names.key)),
@@ -117,9 +111,7 @@ class KubeSecondary(Owned[T]):
         sealed = self._with_marks(manifest, owner)
         key = self._kube_kind.key_of(sealed)
         with self._writes.writing(self.informer, key):
-            seen = self._writes.newest(self.informer, key)
-            if seen is not None and not is_read(seen):
-                seen = await read(self._store, key)
+            seen = await self._newest(key)
             if seen is not None and self._last.is_current(sealed, seen):
                 return seen.revision
             if await self._waits(sealed, key, seen):
@@ -166,23 +158,12 @@ class KubeSecondary(Owned[T]):
     @property
     def remembered(self) -> int:
         """The number of objects whose form at the server is remembered."""
-        return len(self._last)
+        return len(self._last.results)
 
     def is_terminating(self, stored: Stored) -> bool:
         return self._kube_kind.metadata(stored.value).deletion_timestamp is not None
 
-    def foreign(self, stored: Stored) -> str:
-        return self._mark.foreign(self.metadata(stored))
-
-    def owner_of(self, stored: Stored) -> Owner | None:
-        metadata = self.metadata(stored)  # without an installation, it names no owner
-        return self._names.owner(metadata) if self._mark.on(metadata) else None
-
-    async def owns(self, owner: Owner, stored: Stored) -> bool:
-        return not self.foreign(stored) and await super().owns(owner, stored)
-
     def references(self, key: str) -> list[Reference]:
-        """Return references to the objects that the primary *key* owns."""
         owned = filter(is_read, self.owned_stored(key))
         return [self._kube_kind.reference(stored.value) for stored in owned]
 
@@ -315,8 +296,7 @@ class KubeSecondary(Owned[T]):
             raise ImmutableFieldError(f"{text}{refused}", error.fields) from refused
 
     def _note_touched(self, stored: Stored) -> None:
-        sync = current_sync.get()
-        if sync is not None:
+        if sync := current_sync.get():
             sync.touched += (self._kube_kind.reference(stored.value),)
 
     def _with_marks(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
@@ -324,8 +304,8 @@ class KubeSecondary(Owned[T]):
 
         Raises `InvalidObjectError` if the slot does not select it: its object would never be seen.
         """
-        labels = self._names.labels(owner)
-        annotations = {**self._names.annotations(owner), **self._mark.annotations}
+        names, mark = self.owners.names, self.owners.mark
+        labels, annotations = names.labels(owner), {**names.annotations(owner), **mark.annotations}
         document = self._kube_kind.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
         document = documents.with_labels(document, labels, annotations)
         given = documents.metadata_of(document)["labels"]
@@ -350,22 +330,16 @@ class LastApplied:
 
     def __init__(self, annotation: str, *, partly: bool = False) -> None:
         self._annotation = annotation
-        self._results: dict[str, tuple[str, object]] = {}  # by key: the digest and the stored form
+        self.results: dict[str, tuple[str, object]] = {}  # by key: the digest and the stored form
         self._partly = partly
 
-    def __len__(self) -> int:
-        """Count the objects whose stored form is remembered."""
-        return len(self._results)
-
     def sealed(self, manifest: Document) -> Document:
-        """Return the manifest with an annotation of its digest."""
         encoded = msgspec.json.encode(manifest, order="deterministic")
         digest = hashlib.sha256(encoded).hexdigest()[:32]
         annotations = {**documents.annotations_of(manifest), self._annotation: digest}
         return documents.with_annotations(manifest, annotations)
 
     def carries(self, manifest: Document, stored: Stored) -> bool:
-        """Return whether the object carries the digest of the sealed *manifest*."""
         return self.digest(manifest) == self.digest(documents.parse(stored.value))
 
     def is_current(self, manifest: Document, stored: Stored) -> bool:
@@ -375,7 +349,7 @@ class LastApplied:
             return False
         if not self._partly and documents.agrees(manifest, document):
             return True
-        return self._results.get(stored.key) == (
+        return self.results.get(stored.key) == (
             digest,
             self._applied_form(manifest, stored, document),
         )
@@ -384,17 +358,16 @@ class LastApplied:
         """Remember the stored form after an apply of the sealed *manifest*, if it differs."""
         document = documents.parse(stored.value)
         if not self._partly and documents.agrees(manifest, document):
-            self._results.pop(stored.key, None)
+            self.results.pop(stored.key, None)
         else:
             form = self._applied_form(manifest, stored, document)
-            self._results[stored.key] = self.digest(manifest), form
+            self.results[stored.key] = self.digest(manifest), form
 
     def _applied_form(self, manifest: Document, stored: Stored, document: Document) -> object:
         return stored.revision if self._partly else documents.view(manifest, document)
 
     def deleted(self, key: str) -> None:
-        """Forget the object."""
-        self._results.pop(key, None)
+        self.results.pop(key, None)
 
     def digest(self, document: Document) -> str:
         """Return the digest of a document's annotation; empty if it has none."""
@@ -423,7 +396,6 @@ class Contest(msgspec.Struct, frozen=True):
 
     @property
     def contested(self) -> bool:
-        """True if the object was undone often enough to be reported."""
         return self.undone >= CONTESTED
 
     @property
@@ -459,7 +431,6 @@ class Contests:
         self._last: OrderedDict[str, Contest] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
-        """Return whether an apply to the object is remembered."""
         return key in self._last
 
     def wait_s(self, key: str, digest: str) -> float:
@@ -491,11 +462,9 @@ class Contests:
         return contest if contest.contested else None
 
     def forget(self, key: str) -> None:
-        """Forget an object that this controller deleted."""
         self._last.pop(key, None)
 
     def current(self) -> dict[str, Contest]:
-        """Return the current contests, by the key of the object."""
         now = self._clock()
         return {
             key: last

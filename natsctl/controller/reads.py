@@ -93,7 +93,6 @@ class Reads:
         )
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Run the watches while the context lasts."""
         return self._watches.running()
 
     async def _read(self, dependency: Dependency[Any]) -> Sequence[Stored]:

@@ -1,16 +1,10 @@
-"""Runs one controller.
-
-A change of a primary adds its key to the work queue; a change of a secondary adds its owner's key.
-A worker takes the key, waits until the tables show the writes of this key's last sync, and calls
-the sync handler. If the primary was deleted, the objects that it owned are removed. Finally
-the key is done, requeued after a delay, or retried with backoff.
+"""Runs one controller: its loop, its resyncs and GC cycles, and what it answers.
 
 Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of slots here.
 """
 
 import asyncio
 import random
-import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -20,29 +14,13 @@ from typing import Any
 import msgspec
 
 from natsctl.controller.controller import Controller, check_controller
-from natsctl.controller.evidence import MEMORY, Evidence
-from natsctl.controller.garbage import GarbageCollector
 from natsctl.controller.kube_secondary import KubeSecondary
-from natsctl.controller.mirrored import MirroredPrimary
-from natsctl.controller.owned import Owned, Secondary
+from natsctl.controller.opened import OpenController
 from natsctl.controller.owners import OwnerNames
-from natsctl.controller.reads import Reads
-from natsctl.controller.secondaries import Secondaries
-from natsctl.controller.slots import STATUSES, only_primary, slots
-from natsctl.controller.sync import SyncRuns
+from natsctl.controller.slots import only_primary, slots
 from natsctl.core.backends import Backends
-from natsctl.core.coordination.term import KeyFilter
-from natsctl.core.environment import environment
 from natsctl.core.hosted import KeyedController
-from natsctl.core.informer import Informer
-from natsctl.core.installation import (
-    Installation,
-    InstallationAnnotation,
-    installation,
-)
-from natsctl.core.loop import KeyQueue
-from natsctl.core.readers import CacheReader, Primary
-from natsctl.core.record.recordings import listed
+from natsctl.core.installation import Installation
 from natsctl.core.reports import (
     Beyond,
     Measures,
@@ -52,56 +30,23 @@ from natsctl.core.reports import (
     source_of,
     tree,
 )
-from natsctl.core.table import Invalid, Keeping, is_read
+from natsctl.core.table import is_read
 from natsctl.core.workqueue import Operation
 from natsctl.core.writes import Writes
-from natsctl.errors import (
-    NewerVersionError,
-    NotFoundError,
-    PausedError,
-    UnreadError,
-    UsageError,
-    is_delay,
-)
+from natsctl.errors import NotFoundError, PausedError, StoreError, UnreadError, UsageError, is_delay
 from natsctl.model import documents
-from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.plans import GarbagePlan, Removed
 from natsctl.model.reports import Branch, Explanation, Status
-from natsctl.model.store import Change, EventType, ManifestStores, Recorder, Stores
+from natsctl.model.store import Change, ManifestStores, Recorder, Stores
 from natsctl.slices import in_slices
 from natsctl.telemetry.hiding import hidden, shown
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-REASON_INVALID = "InvalidObject"
 STEP_S = 1.0  # between two parts of the keys of a resync
 STEPS_MAX = 3600
-_RESYNC = Operation.RESYNC
-
-
-class ControllerParts(msgspec.Struct, frozen=True):
-    """The parts of a controller whose stores are open; a `ShareListener`.
-
-    `readers` has the reader of every slot by name, in the order of declaration.
-    """
-
-    installation: Installation
-    keys: KeyQueue
-    secondaries: Secondaries
-    reads: Reads
-    readers: dict[str, CacheReader[Any]]
-    runs: SyncRuns
-    garbage: GarbageCollector
-
-    async def lost(self, holds: KeyFilter) -> None:
-        await self.reads.keep(holds)
-
-    async def gained(self, gained: KeyFilter) -> None:
-        """Enqueue primaries, and missing primaries that have secondaries."""
-        await self.secondaries.enqueue_orphaned(gained)
-        await self.keys.gained(gained)
 
 
 class ControllerRuntime(KeyedController):
@@ -144,7 +89,7 @@ class ControllerRuntime(KeyedController):
         self._owner_names = OwnerNames() if owner_names is None else owner_names
         self._writes = Writes(barrier_timeout_s)
         self._backends = Backends(nats=nats, kube=kube)
-        self._opened: ControllerParts | None = None
+        self._opened: OpenController | None = None
         super().__init__(
             self.sync,
             start=controller.start,
@@ -165,12 +110,7 @@ class ControllerRuntime(KeyedController):
                 if stores is not None
             ]
             parts = await stack.enter_async_context(self._open(recorders))
-            for reader in parts.readers.values():
-                if reader is self._primary:
-                    self._keys.watch()
-                else:
-                    see = reader.see if isinstance(reader, Owned) else lambda _: None
-                    self._loop.watch(reader.informer, see)
+            parts.watch()
             await self.host.run(
                 self._loop.run(self._prepare_first_sync, parts, workers=self.controller.workers),
                 upkeep=(self._resync(), self._collect(), self._follow_bucket()),
@@ -195,18 +135,7 @@ class ControllerRuntime(KeyedController):
         paused = self.host.pausing.advice(key, source_of(self._primary.informer.table.kind))
         if paused:
             raise PausedError(paused)
-        return await self._parts.runs.sync(key)
-
-    async def _paused(self, owner: str) -> str:
-        """Return why the objects of a missing owner are kept; its history may show a pause."""
-        primary = self._primary
-        await self._loop.paused.recall(owner, primary.informer.store)
-        return self.host.pausing.advice(owner, source_of(primary.kind))
-
-    async def visit(self, key: str) -> float | None:
-        """Sync the key now; deprecated, use `sync`."""
-        warnings.warn("visit is deprecated: use sync", DeprecationWarning, stacklevel=2)
-        return await self.sync(key)
+        return await self._parts.sync(key)
 
     def enqueue_key(self, key: str, operation: Operation) -> None:
         """Sync the key as soon as the priority of *operation* allows.
@@ -234,14 +163,14 @@ class ControllerRuntime(KeyedController):
 
         Raises `NotFoundError` if it has no owner of this controller's kind and installation.
         """
-        owner = self._parts.secondaries.owner_in(obj)
+        owner = self._parts.owner_in(obj)
         if owner is not None:
             return obj, owner
         raise NotFoundError(f"the object has no owner of kind {self.kind}")
 
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the keys of the primaries that owned the object before or after the change."""
-        return self._parts.secondaries.owners(change)
+        return self._parts.owners(change)
 
     @property
     def replay_settings(self) -> Mapping[str, object]:
@@ -269,7 +198,13 @@ class ControllerRuntime(KeyedController):
         if self.controller.deletion_policy == "orphan":
             return GarbagePlan((), "the deletion policy keeps orphans")
         collector = self._parts.garbage
-        return await collector.plan_for_person(at_once=at_once, orphans_max=orphans_max)
+        plan = await collector.plan(at_once=at_once, orphans_max=orphans_max)
+        try:
+            nameless = await collector.nameless()
+        except StoreError as error:
+            log.warning("cannot read which objects lost their owners", error=error)
+            return plan
+        return msgspec.structs.replace(plan, orphans=(*plan.orphans, *nameless))
 
     async def garbage_apply(self, plan: GarbagePlan) -> Removed:
         """Remove exactly the objects that the plan names, because somebody asked for it.
@@ -308,41 +243,36 @@ class ControllerRuntime(KeyedController):
                 self._loop.queue.note(owner).missing = self._primary.informer.table.incarnation
                 self._keys.enqueue(owner, Operation.RESYNC)
 
-    async def sweep(self) -> None:
-        """Run a GC cycle; deprecated, use `collect_garbage`."""
-        warnings.warn("sweep is deprecated: use collect_garbage", DeprecationWarning, stacklevel=2)
-        await self.collect_garbage()
-
     def explain(self, key: str) -> Explanation:
-        """See `Hosted.explain`; also returns what the key owns and reads."""
         parts = self._parts
         owned: dict[str, list[str]] = {slot.kind.name: [] for slot in parts.secondaries}
         held = []
-        for slot, stored in parts.secondaries.owned(key):
+        for slot, stored in parts.owned(key):
             owned[slot.kind.name].append(stored.key)
-            holders = ""
-            if is_read(stored) and slot.is_terminating(stored):
-                holders = held_by(documents.parse(stored.value))
-            if holders:
+            if (
+                is_read(stored)
+                and slot.is_terminating(stored)
+                and (holders := held_by(documents.parse(stored.value)))
+            ):
                 held.append(f"{slot.kind.name}/{stored.key} is being deleted, {holders}")
         explanation = msgspec.structs.replace(
             super().explain(key),
             owned=owned,
             held=held,
             reads=list(parts.reads.depends_on(key)),
-            contested=[hidden(text) for text in parts.secondaries.contests().get(key, [])],
+            contested=[hidden(text) for text in parts.contests().get(key, [])],
         )
         return explanation.held_back(self.garbage_held)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         owned = (
             (slot.kind, slot.informer.table.newest(stored.key) or stored)
-            for slot, stored in self._parts.secondaries.owned(key)
+            for slot, stored in self._parts.owned(key)
         )
         return tree(key, self._primary.informer, owned, beyond)
 
     def status(self) -> Status:
-        contests = self._parts.secondaries.contests()
+        contests = self._parts.contests()
         return msgspec.structs.replace(
             super().status(),
             contested={key: hidden("; ".join(texts)) for key, texts in contests.items()},
@@ -360,97 +290,34 @@ class ControllerRuntime(KeyedController):
             barrier_timeouts=writes.timeouts,
             orphans=len(plan.orphans),
             refused=bool(plan.refused),
-            undone=0 if opened is None else opened.secondaries.undone,
-            contested=0 if opened is None else len(opened.secondaries.contests()),
+            undone=0 if opened is None else opened.undone,
+            contested=0 if opened is None else len(opened.contests()),
         )
         return measures_of(self.host, self.holds, workers=workers, syncs=counts, upkeep=upkeep)
 
     @property
-    def _parts(self) -> ControllerParts:
+    def _parts(self) -> OpenController:
         if self._opened is None:
             raise UsageError(f"{self.name} has not opened its stores yet: run it first")
         return self._opened
 
     @asynccontextmanager
-    async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[ControllerParts]:
-        """Open every slot, and assign its reader to the attribute of the controller."""
-        controller, keys, history = self.controller, self._keys, self.host.history
-        backends, writes, names = self._backends, self._writes, self._owner_names
-        sharing = environment().sharing
-        history.recorders, history.recorder = recorders, environment().recordings
-        writes.notes = history.recorder is not None
-        installed = await installation(self.nats)
-        slot = only_primary(type(controller))
-        informer: Informer[Any] = Informer(
-            await backends.open(slot.kind),
-            slot.kind,
-            indexes=slot.indexes,
-            on_invalid=self._report_invalid,
-            on_listed=keys.queue.hasten_retries,
-            keeping=None if sharing is None else Keeping(sharing.keeps),
-            notes_deleted=sharing is not None,
+    async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[OpenController]:
+        host, nats = self.host, self.nats
+        host.enter()
+        host.history.recorders = recorders
+        parts = OpenController(
+            self.controller, host, self._keys, backends=self._backends, writes=self._writes
         )
-        mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
-        role = MirroredPrimary if mirrored else Primary
-        keys.primary = primary = role(informer, writes, backends.open, keys.queue)
-        maps = type(controller).handle_secondary is not Controller.handle_secondary
-        secondaries = Secondaries(
-            keys,
-            history,
-            backends=backends,
-            writes=writes,
-            names=names,
-            mark=InstallationAnnotation(names.installation, installed),
-            maps=controller.handle_secondary if maps else None,
-        )
-        history.regarding = secondaries.references
-        history.around = lambda key, steps: (*listed(steps), *secondaries.around(key))
-        reads = Reads(
-            backends,
-            lambda key: keys.enqueue(key, Operation.SECONDARY),
-            keys.queue.is_claimed,
-        )
-        evidence = Evidence(informer, await backends.open(MEMORY), self.name)
-        runs = SyncRuns(
-            controller, keys, secondaries, writes, history, reads=reads, evidence=evidence
-        )
-        readers = {
-            each.name: primary if each.role is Primary else await secondaries.open(each)
-            for each in slots(type(controller))
-        }
-        statuses = readers.get(f"{slot.name}{STATUSES}")
-        if isinstance(primary, MirroredPrimary) and isinstance(statuses, Secondary):
-            primary.statuses = statuses
-        vars(controller).update(readers, reads=reads)
-        self._opened = parts = ControllerParts(
-            installation=installed,
-            keys=keys,
-            secondaries=secondaries,
-            reads=reads,
-            readers=readers,
-            runs=runs,
-            garbage=GarbageCollector(
-                informer, secondaries.slots, evidence, controller.garbage, self._paused
-            ),
-        )
-        self._loop.start = runs.start
-        self._loop.paused.follow((informer,))
-        informers = {name: reader.informer for name, reader in readers.items()}
-        watching = self.host.watching(informers, (informer,), records=self.nats)
-        async with watching, reads.running():
+        await parts.open(nats, self._owner_names)
+        self._opened = parts
+        self._loop.start = parts.start
+        primary = self._primary.informer
+        self._loop.paused.follow((primary,))
+        informers = {name: reader.informer for name, reader in parts.readers.items()}
+        watching = host.watching(informers, (primary,), records=nats)
+        async with watching, parts.reads.running():
             yield parts
-
-    def _report_invalid(self, invalid: Invalid) -> None:
-        """Record an event about a primary that is skipped because it is invalid.
-
-        A member that can read its newer version gets the key.
-        """
-        stored = invalid.stored
-        message = f"revision {stored.revision} is invalid and skipped: {invalid.error}"
-        self.event(stored.key, EventType.WARNING, REASON_INVALID, message)
-        leadership = environment().leadership
-        if leadership is not None and isinstance(invalid.error, NewerVersionError):
-            leadership.unreadable(stored.key)
 
     async def _prepare_first_sync(self) -> None:
         """Prepare the first sync of a term; an earlier term may have ended before that was done."""
@@ -464,7 +331,7 @@ class ControllerRuntime(KeyedController):
         An interval adds no more keys than there are at its start; the next one takes the others.
         """
         await self.synced.wait()
-        await environment().led()
+        await self.host.environment.led()
         interval_s = self.controller.resync_s
         clock, table = asyncio.get_running_loop().time, self._primary.informer.table
         deadline, oldest = clock() + interval_s, self._loop.queue.oldest_ready
@@ -475,38 +342,33 @@ class ControllerRuntime(KeyedController):
             pending = since is not None and clock() - since >= STEP_S
         steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
         start = random.random()  # noqa: S311 - other processes sync other keys at the same time
-        remaining, begun = table.read_keys().iterate(start), clock()
+        resync, begun = partial(self._keys.enqueue, operation=Operation.RESYNC), clock()
 
-        def take(number: int) -> Iterator[str]:
-            """Take the next keys, and after the last key the first ones."""
-            nonlocal remaining
-            for key in islice(remaining, number):
-                number -= 1
-                yield key
-            if number:
-                remaining = table.read_keys().iterate(start)
-                yield from islice(remaining, number)
+        def cycle() -> Iterator[str]:
+            """Yield all keys again and again, while there are any."""
+            while table.read_keys():
+                yield from table.read_keys().iterate(start)
 
         while True:
-            total, added, step = len(table.read_keys()), 0, 0
+            keys, total, added, step = cycle(), len(table.read_keys()), 0, 0
             while step < steps:
                 step = -(-steps * (added + 1) // total) if added < total else steps
                 await asyncio.sleep(begun + interval_s * step / steps - clock())
                 due = total * step // steps
-                await in_slices(take(due - added), partial(self._keys.enqueue, operation=_RESYNC))
+                await in_slices(islice(keys, due - added), resync)
                 added = due
             begun += interval_s
 
     async def _follow_bucket(self) -> None:
         await self.synced.wait()
-        if self._parts.secondaries.slots:  # without secondaries, there is nothing to prove
-            await self._parts.garbage.evidence.follow()
+        if self._parts.secondaries:  # without secondaries, there is nothing to prove
+            await self._parts.garbage.evidence.follow(self.host.environment.led)
 
     async def _collect(self) -> None:
         """Run GC cycles while this process leads; a failure ends only its cycle."""
         await self.synced.wait()
         while True:
-            await environment().led()
+            await self.host.environment.led()
             try:
                 await self.controller.garbage_secondaries()
             except UnreadError as error:

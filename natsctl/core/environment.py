@@ -1,7 +1,8 @@
 """What the controllers of a process share: terms, a plan, recordings, and claims on keys.
 
-Who runs controllers sets it; a controller looks at it once, when it opens, and passes on what its
-parts need. It's ambient because a program of yours may make controllers that nobody else sees.
+Who runs controllers sets it; a controller looks at it once, when it opens, and keeps it in
+`Host.environment`. It's ambient because a program of yours may make controllers that nobody else
+sees.
 """
 
 from collections.abc import Iterator

@@ -15,12 +15,10 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
-from natsctl.core.environment import environment
+from natsctl.core.environment import Environment, environment
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.pauses import Pausing
-from natsctl.core.plan.record import PlanRecord
-from natsctl.core.record.recordings import Recordings
 from natsctl.core.sync import call_hook, report_stuck
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import WorkQueue
@@ -85,13 +83,17 @@ class Host:
         self.synced = asyncio.Event()  # every table is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
-        self.recorder: Recordings | None = None  # keeps recordings of syncs, once it runs
-        self.plan: PlanRecord | None = None  # of a controller that only plans, once it runs
+        self.environment = Environment()
         self._start = start
         self._clean = clean
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
+
+    def enter(self) -> None:
+        """Look at the environment of this task, once it's complete: as the controller opens."""
+        self.environment = environment()
+        self.history.recorder = self.environment.recordings
 
     @asynccontextmanager
     async def watching(
@@ -106,8 +108,7 @@ class Host:
         The keys of the objects in *primaries* are synced. *records* has the records of pauses.
         """
         self.informers, self.primaries = informers, primaries
-        self.plan = environment().plan
-        self.history.recorder = self.recorder = environment().recordings
+        self.enter()
         async with self.pausing.watching(records), together() as group:
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.table.kind.name}")
@@ -120,7 +121,6 @@ class Host:
                     watch.cancel()
 
     async def tables_synced(self) -> None:
-        """Wait until every table is synced."""
         for informer in self.informers.values():
             await informer.table.synced.wait()
 
@@ -201,7 +201,6 @@ class Host:
 
     @property
     def stopping(self) -> bool:
-        """True after `stop` was called."""
         return self._stopping.is_set()
 
     @property

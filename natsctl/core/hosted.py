@@ -65,7 +65,7 @@ class Hosted(ABC):
 
         A *masked* recording has no secrets. Returns None if there is no recording.
         """
-        recorder = self.host.recorder
+        recorder = self.host.environment.recordings
         kept = None if recorder is None else recorder.newest(self.name, key)
         if kept is None:
             return None
@@ -82,7 +82,6 @@ class Hosted(ABC):
 
     @property
     def replay_settings(self) -> Mapping[str, object]:
-        """The settings that a replay needs."""
         return {}
 
     @abstractmethod

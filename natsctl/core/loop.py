@@ -6,14 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from natsctl.core.coordination.term import (
-    GuardedSteps,
-    KeyFilter,
-    Leadership,
-    OwnKeys,
-    ShareListener,
-    every_key,
-)
+from natsctl.core.coordination.term import KeyFilter, OwnKeys, ShareListener, every_key
 from natsctl.core.counters import SyncCounters
 from natsctl.core.environment import environment
 from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
@@ -22,9 +15,9 @@ from natsctl.core.plan.record import PlanRecord
 from natsctl.core.quarantine import ClaimedKey
 from natsctl.core.readers import Primary
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
-from natsctl.core.sync import Rest, failure_of, first_step, outlives, supervising
+from natsctl.core.sync import failure_of, outlives, supervising
 from natsctl.core.table import Table, Unread, is_read
-from natsctl.core.task_group import together
+from natsctl.core.task_group import Rest, first_of, first_step, together
 from natsctl.core.workqueue import (
     SYNCED,
     Failed,
@@ -51,8 +44,8 @@ K = TypeVar("K", bound=Hashable)
 SyncHandler = Callable[[str], Awaitable[float | None]]
 """Makes the world match the key's object; returns seconds until the next sync, or None."""
 
-
-Start: TypeAlias = Callable[[Work[K]], "float | Rest[float | None] | None"]
+Step: TypeAlias = float | Rest[float | None] | None
+Start: TypeAlias = Callable[[Work[K]], Step]
 """Begins a sync of a claimed key; returns its result, or the rest of a sync that waits."""
 
 
@@ -83,22 +76,15 @@ class SyncLoop(Generic[K]):
         self.queue = WorkQueue[K]() if queue is None else queue
         self.counters = SyncCounters()
         self._pausing = Pausing("") if pausing is None else pausing
-        self.own = OwnKeys(self.queue.closed, self._released)
-        self.paused = self._pausing.keys(self.queue, self._has)
-        self._handler = handler
+        self.own = OwnKeys(self.queue.closed, lambda: self.paused.forget_unread())  # noqa: PLW0108 - set next
+        self.paused = self._pausing.keys(self.queue, lambda key: self.own.has(key))  # noqa: PLW0108 - it changes
+        self._handler, self._on_held_back = handler, on_held_back
         self.start: Start[K] = self._start
         self._context = log_context()
-        self._on_held_back = on_held_back
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
         self._listener: ShareListener | None = None
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
-
-    def _has(self, key: str) -> bool:
-        return self.own.has(key)  # it changes
-
-    def _released(self) -> None:
-        self.paused.forget_unread()
 
     def watch(
         self,
@@ -147,7 +133,6 @@ class SyncLoop(Generic[K]):
                 await leadership.lead(partial(self.own.lead, work), self.queue.closed)
 
     async def lost(self, holds: KeyFilter) -> None:
-        """Forget the keys that this process doesn't sync any more; see `ShareListener`."""
         if self.own.leadership is not None and not self.own.leadership.mask:
             self.queue.feed_no_more()
         await self.queue.keep(holds)
@@ -155,7 +140,6 @@ class SyncLoop(Generic[K]):
             await self._listener.lost(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
-        """Enqueue the keys that this process syncs now; see `ShareListener`."""
         await self.paused.quarantine.find(shared=True)
         if self._listener is not None:
             await self._listener.gained(gained)
@@ -176,13 +160,12 @@ class SyncLoop(Generic[K]):
         finally:
             self.queue.stop_answering()
 
-    async def _work(self, claim: ClaimedKey | None) -> None:  # noqa: C901, PLR0912 - one straight line
+    async def _work(self, claim: ClaimedKey | None) -> None:  # noqa: C901, PLR0912, PLR0915 - one straight line
         """Sync keys one after the other; the *claim* notes the key in case the process dies."""
-        queue, retry, counters = self.queue, self._retry, self.counters
+        queue, retry, counters, start = self.queue, self._retry, self.counters, self.start
         pausing, pauses = self._pausing, self.paused.pauses
         quarantined, wary = self.paused.quarantine.quarantined, pausing.claims.wary
         own, shared, leadership = self.own, self.own.shared, self.own.leadership
-        start = self.start if leadership is None else partial(self._in_term, leadership, self.start)
         slices = Slices()
         clock, slice_ends, left = slices.clock, 0.0, 0
         worker = cast("asyncio.Task[None]", asyncio.current_task())
@@ -194,32 +177,51 @@ class SyncLoop(Generic[K]):
                 except QueueShutDownError:
                     return
                 left = 0
-            key = work.key
-            if (shared or pausing.whole or pauses or quarantined or wary) and await self._held_back(
-                work, claim
-            ):
-                continue
-            if claim is not None:
+            key, begin = work.key, start
+            if leadership or pausing.whole or pauses or quarantined or wary:
+                gated = await self.gate(work, claim)
+                if gated is None:
+                    continue
+                begin = gated
+            if claim is not None and begin is start:
                 claim.hold(str(key))
             if not left:
                 slice_ends, left = slices.begin(), ITEMS_MAX
             left -= 1
             outcome: Outcome = SYNCED
+            if leadership is not None:
+                leadership.hold(key)  # its share is not given away before the sync has ended
             try:
-                after_s = start(work)
+                after_s = begin(work)
                 if after_s is not None:
                     if type(after_s) is Rest:
                         left = -1  # it waits
+                        if leadership is not None:
+                            after_s.may_run = lambda: leadership.leads
                         after_s = await after_s
                     if after_s is not None:
                         outcome = Synced(cast("float", after_s))
-            except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
-                outcome = self._failed(key, error, worker)
-            if claim is not None:
-                self._survived(claim, key)
-            counters.end(outcome, begun=work.at, now=queue.now(), changed=work.changed)
-            if self._plan is not None:
-                _record(self._plan, key, outcome)
+            except BaseException as error:
+                failure = failure_of(error, worker)
+                if failure is None:
+                    queue.give_back(key, untouched=True)  # the next worker syncs it
+                    raise
+                outcome = Failed(failure)
+            finally:
+                if leadership is not None:
+                    leadership.release(key)
+            if begin is start:
+                if claim is not None:
+                    claim.release()
+                    if pausing.claims.wary:  # the process has survived the sync
+                        self.paused.quarantine.survived(str(key))
+                counters.end(outcome, begun=work.at, now=queue.now(), changed=work.changed)
+                if self._plan is None:
+                    pass
+                elif isinstance(outcome, Failed):
+                    self._plan.failed(key, outcome.error)
+                else:
+                    self._plan.synced(key, outcome.after)
             queue.settle(key, outcome, retry)
             if shared and not own.has(key):
                 queue.drop(key)
@@ -228,78 +230,37 @@ class SyncLoop(Generic[K]):
                 await asyncio.sleep(0)  # events of its writes arrive first
                 left = 0
 
-    def _start(self, work: Work[K]) -> float | Rest[float | None] | None:
+    def _start(self, work: Work[K]) -> Step:
         """Call the handler; return its result, or the rest of a sync that waits."""
         bind_sync(self._context, work.key, self.queue.failures(work.key) + 1)
         return first_step(self._handler(work.key))
 
-    @staticmethod
-    def _in_term(
-        leadership: Leadership, start: "Start[K]", work: Work[K]
-    ) -> float | Rest[float | None] | None:
-        """Sync the key while the term lasts; it is not given away before the sync has ended."""
-        if not leadership.leads:
-            raise asyncio.CancelledError
-        leadership.hold(work.key)
-        try:
-            step = start(work)
-        except BaseException:
-            leadership.release(work.key)
-            raise
-        if isinstance(step, Rest):
-            return first_step(_rest_of_term(leadership, work.key, step))
-        leadership.release(work.key)
-        return step
+    async def gate(self, work: Work[K], claim: ClaimedKey | None) -> Start[K] | None:  # noqa: C901 - one decision
+        """Return what begins the sync; give back the key, and return None, if it may not be synced.
 
-    def _failed(self, key: K, error: BaseException, worker: "asyncio.Task[None] | None") -> Failed:
-        """Return the failure of the handler; raise the error if the worker was cancelled."""
-        failure = failure_of(error, worker)
-        if failure is None:
-            self.queue.give_back(key, untouched=True)  # the next worker syncs it
-            raise error
-        return Failed(failure)
-
-    def _survived(self, claim: ClaimedKey, key: K) -> None:
-        """Note that the process has survived a sync of the key."""
-        claim.release()
-        if self._pausing.claims.wary:
-            self.paused.quarantine.survived(str(key))
-
-    def may_sync(self, key: K) -> str | None:
-        """Return why the key may not be synced now, None if it may; the one decision about it.
-
-        Its share may belong to another process, the controller or the key may be paused, or the key
-        may be quarantined.
+        Its share may belong to another process, the term may be over, the controller or the key may
+        be paused, or the key may be quarantined. After a process has died, a key that may be synced
+        waits until it's safe, see `Quarantine`.
         """
-        if not self.own.has(key):
-            return "another process may sync it"
-        if self._pausing.whole is not None and self._plan is None:
-            return f"the controller is paused {self._pausing.whole}"
-        return self.paused.reason(key)
-
-    async def _held_back(self, work: Work[K], claim: ClaimedKey | None) -> bool:
-        """Give back the key if it may not be synced now; return whether it may not.
-
-        After a process has died, a key that may be synced waits until it's safe, see `Quarantine`.
-        """
-        key, queue = work.key, self.queue
+        key, queue, begin = work.key, self.queue, self.start
         if not self.own.has(key):
             queue.drop(key)
             queue.give_back(key)
-        elif self._pausing.whole is not None and self._plan is None:
+            return None
+        if self._pausing.whole is not None and self._plan is None:
             queue.give_back(key, untouched=True)
-            waits = (self._pausing.wait_running(), queue.closed())
-            tasks = [asyncio.ensure_future(wait) for wait in waits]
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in tasks:
-                    task.cancel()
-        elif self.paused.holds_back(key):
-            await self._hold_back(work)
-        elif claim is None or not self._pausing.claims.wary:
-            return False
-        else:
+            await first_of(self._pausing.wait_running(), queue.closed())
+            return None
+        if self.paused.holds_back(key):
+            work.changed = None  # it's not answered until the key is resumed
+            if self._plan is not None:
+                self._plan.held_back(key, self.paused.reason(key) or "")
+            report = self._on_held_back
+            if report is None:
+                queue.give_back(key)
+                return None
+            begin = lambda work: first_step(report(work.key))  # noqa: E731 - a short function
+        elif claim is not None and self._pausing.claims.wary:
             try:
                 later_s = await self.paused.quarantine.admit(str(key), claim)
             except asyncio.CancelledError:
@@ -308,51 +269,17 @@ class SyncLoop(Generic[K]):
             if later_s is not None:
                 queue.offer(key, work.reason, priority=work.priority, after=later_s)
                 queue.give_back(key)
-            elif self.may_sync(key) is None:
-                work.at = queue.now()  # the sync begins only now
-                return False
-            else:
+                return None
+            paused = self._pausing.whole is not None and self._plan is None
+            if paused or not self.own.has(key) or self.paused.reason(key) is not None:
                 claim.release()
                 queue.give_back(key, untouched=True)  # the next worker sees to it
-        return True
-
-    async def _hold_back(self, work: Work[K]) -> None:
-        """Give back a paused key; its change is not answered until the key is resumed."""
-        key, work.changed = work.key, None
-        if self._plan is not None:
-            self._plan.held_back(key, self.paused.reason(key) or "")
-        report = self._on_held_back
-        if report is None:
-            self.queue.give_back(key)
-            return
-        try:
-            start: Start[K] = lambda _: first_step(report(key))  # noqa: E731 - a short function
-            term = self.own.leadership
-            after_s = start(work) if term is None else self._in_term(term, start, work)
-            if isinstance(after_s, Rest):
-                after_s = await after_s
-            outcome: Outcome = SYNCED if after_s is None else Synced(after_s)
-        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
-            outcome = self._failed(key, error, asyncio.current_task())
-        self.queue.settle(key, outcome, self._retry)
-
-
-async def _rest_of_term(
-    leadership: Leadership, key: Hashable, rest: Rest[float | None]
-) -> float | None:
-    """Do the rest of a sync step by step while the term lasts; the key is not given away."""
-    try:
-        return await GuardedSteps(rest, lambda: leadership.leads)
-    finally:
-        leadership.release(key)
-
-
-def _record(plan: PlanRecord, key: Hashable, outcome: Outcome) -> None:
-    match outcome:
-        case Synced(after):
-            plan.synced(key, after)
-        case Failed(error):
-            plan.failed(key, error)
+                return None
+            work.at = queue.now()  # the sync begins only now
+        if self.own.leadership is not None and not self.own.leadership.leads:
+            queue.give_back(key, untouched=True)
+            raise asyncio.CancelledError
+        return begin
 
 
 def _never_retry(_error: Exception, _failures: int) -> Drop:
@@ -381,7 +308,6 @@ class KeyQueue:
         self.paused_keys.listen(self._resumed)
 
     def watch(self) -> None:
-        """Enqueue changed keys while the loop runs."""
         self.loop.watch(
             self.primary.informer, lambda it: self.primaries_changed((it,)), self.primaries_changed
         )
@@ -502,8 +428,8 @@ class KeyQueue:
         """Enqueue primaries that exist or were deleted."""
         table, store = self.primary.informer.table, self.primary.informer.store
 
-        def is_gained(key: Hashable) -> bool:
-            stored = table.get(str(key))
+        def is_gained(key: str) -> bool:
+            stored = table.get(key)
             return stored is not None and is_read(stored) and gained(key)
 
         self.enqueue_all(table.read_keys(), is_gained)  # the values of gained keys are read

@@ -179,7 +179,8 @@ def measures_of(
 
     The other arguments are as for `health_of`.
     """
-    recordings, events = host.recorder, dict[tuple[str, str], int]()
+    recordings, plan = host.environment.recordings, host.environment.plan
+    events: dict[tuple[str, str], int] = {}
     for recorder in host.history.recorders:
         if isinstance(recorder, CountsEvents):
             events |= recorder.counted()
@@ -204,7 +205,7 @@ def measures_of(
         ),
         syncs=syncs,
         upkeep=upkeep,
-        planned={} if host.plan is None else dict(host.plan.counts),
+        planned={} if plan is None else dict(plan.counts),
         paused_keys=host.pausing.count,
         health=health_of(host, has, syncs, errors),
         paused=host.pausing.whole is not None,

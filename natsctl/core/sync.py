@@ -8,8 +8,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
-    Generator,
     Hashable,
     Iterator,
     Mapping,
@@ -19,7 +17,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar, Token, copy_context
 from datetime import UTC, datetime
 from functools import partial
-from types import CoroutineType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
@@ -142,47 +139,6 @@ class _Job(Generic[T]):
             raise RuntimeError("the function raised StopIteration") from error
 
 
-class Rest(Generic[T]):
-    """The rest of a coroutine that waits for *future*; await it in the task of the first step."""
-
-    __slots__ = ("_coroutine", "_future")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], future: object) -> None:
-        self._coroutine = coroutine
-        self._future = future
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        """Run the other steps, as `await` does."""
-        future = self._future
-        while True:
-            try:
-                value = yield future
-            except BaseException as error:  # noqa: BLE001 - the coroutine handles it
-                step = partial(self._coroutine.throw, error)
-            else:
-                step = partial(self._coroutine.send, value)
-            try:
-                future = step()
-            except StopIteration as end:
-                result: T = end.value
-                return result
-
-
-def first_step(work: Awaitable[T]) -> T | Rest[T]:
-    """Run the awaitable until it waits or ends; return the rest of it, or its result."""
-    coroutine = work if type(work) is CoroutineType else _awaited(work)
-    try:
-        future = coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    return Rest(coroutine, future)
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
-
-
 Task = asyncio.Task[Any]
 
 _EMPTY: Mapping[str, object] = {}
@@ -253,23 +209,19 @@ class Sync(msgspec.Struct, eq=False):
             self._token = None
 
     def begin_call(self) -> None:
-        """Note that the user's code begins."""
         self.thread = threading.get_ident()
         running[self] = None
 
     def end_call(self) -> None:
-        """Note that the user's code has ended."""
         self.over = True
         running.pop(self, None)
 
     @property
     def manual(self) -> bool:
-        """True if a person requested the sync."""
         return self.operation == "manual"
 
     @property
     def started(self) -> datetime:
-        """The time of its start."""
         return datetime.fromtimestamp(self.started_s, UTC)
 
     @property
@@ -281,7 +233,6 @@ class Sync(msgspec.Struct, eq=False):
 
     @property
     def has_threads(self) -> bool:
-        """True while one of its threads has not ended."""
         return bool(self._threads)
 
     def stack(self) -> str:
@@ -306,7 +257,6 @@ class Sync(msgspec.Struct, eq=False):
                 self.deleted += step.verb == "delete"
 
     def named(self, text: str) -> str:
-        """Return a text about the sync with the name of its handler."""
         return f"{self.handler}: {text}" if self.handler else text
 
 

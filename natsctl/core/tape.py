@@ -37,7 +37,6 @@ class RecordedError(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException) -> "RecordedError":
-        """Return an error as it is recorded."""
         fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
         if not isinstance(error, NatsctlError):
             fields = {}
@@ -104,7 +103,6 @@ class StoreStep(
 
     @property
     def writes(self) -> bool:
-        """True if the call changes an object."""
         return self.verb not in READS
 
 

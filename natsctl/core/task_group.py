@@ -1,9 +1,11 @@
-"""Runs tasks that end together or share work, and raises a single failure as itself."""
+"""Runs tasks that end together or share work, and coroutines step by step."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Generator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from functools import partial
+from types import CoroutineType
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -48,3 +50,59 @@ async def for_each(
     except ExceptionGroup as failures:
         first = failures.exceptions[0]
         raise first from first.__cause__
+
+
+async def first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of the works ends, and cancel the others; raises its error."""
+    async with together() as group:
+        tasks = [group.create_task(work) for work in works]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+class Rest(Generic[T]):
+    """The rest of a coroutine that waits for *future*; await it in the task of the first step.
+
+    If `may_run` is set and returns False before a step, the step is cancelled: only the `except`
+    and `finally` blocks of the coroutine run. Tasks that it has created go on.
+    """
+
+    __slots__ = ("_coroutine", "_future", "may_run")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], future: object) -> None:
+        self._coroutine = coroutine
+        self._future = future
+        self.may_run: Callable[[], bool] | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        future, may_run = self._future, self.may_run
+        while True:
+            try:
+                value = yield future
+            except BaseException as error:  # noqa: BLE001 - the coroutine handles it
+                step = partial(self._coroutine.throw, error)
+            else:
+                step = partial(self._coroutine.send, value)
+            if may_run is not None and not may_run():
+                step = partial(self._coroutine.throw, asyncio.CancelledError())
+            try:
+                future = step()
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+
+def first_step(work: Awaitable[T]) -> T | Rest[T]:
+    """Run the awaitable until it waits or ends; return the rest of it, or its result."""
+    coroutine = work if type(work) is CoroutineType else _awaited(work)
+    try:
+        future = coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    return Rest(coroutine, future)
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.evidence import MEMORY
+from natsctl.controller.garbage import MEMORY
 from natsctl.controller.slots import slots
 from natsctl.core.installation import INSTALLATION
 from natsctl.core.readers import Primary, Tertiary

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.evidence import MEMORY
+from natsctl.controller.garbage import MEMORY
 from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary

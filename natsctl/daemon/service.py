@@ -276,7 +276,7 @@ class ControllerEndpoints:
 
     async def _explain(self, request: bytes) -> bytes:
         key, runtime = _key(request), self._started()
-        plan = runtime.host.plan
+        plan = runtime.host.environment.plan
         planned = None if plan is None else plan.key_plan(key)
         answer = KeyExplanation(
             **asdict(runtime.explain(key)), daemon=self._daemon, planned=planned
@@ -344,7 +344,8 @@ class ControllerEndpoints:
     async def _record(self, request: bytes) -> bytes:
         """Record the syncs of keys, or only failed ones again if the first word is `-`."""
         runtime = self._started()
-        recordings, words, name = runtime.host.recorder, _keys(request), runtime.name
+        words, name = _keys(request), runtime.name
+        recordings = runtime.host.environment.recordings
         if recordings is None:
             raise UsageError(f"{name} keeps no recordings")
         if words[:1] == [STOP]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, primary
-from natsctl.controller.evidence import MEMORY
+from natsctl.controller.garbage import MEMORY
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES, Leadership
 from natsctl.core.environment import enter

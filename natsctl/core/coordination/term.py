@@ -12,18 +12,16 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
-    Generator,
     Hashable,
     Iterator,
 )
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
 from natsctl.core.informer import Informer, catch_up, read_values
 from natsctl.core.installation import INSTALLATION
-from natsctl.core.task_group import together
+from natsctl.core.task_group import Rest, first_step, together
 from natsctl.errors import NotLeadingError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import WriteGuard
@@ -415,39 +413,6 @@ class OwnKeys:
 # sent in time and arrives late, unless the object hasn't changed since.
 
 
-class GuardedSteps(Generic[T]):
-    """Awaits *awaitable*, and calls *may_run* before each step but the first.
-
-    If *may_run* returns False, the step is cancelled: only its `except` and `finally` blocks run,
-    even if this process was stopped for a while. Tasks that the awaitable has created go on.
-
-    *Assumes* that the caller has checked the condition immediately before.
-    """
-
-    def __init__(self, awaitable: Awaitable[T], may_run: Callable[[], bool]) -> None:
-        self._awaitable = awaitable
-        self._may_run = may_run
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        """Run the steps."""
-        steps: Any = self._awaitable.__await__()
-        step = partial(steps.send, None)
-        while True:
-            try:
-                future = step()
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            try:
-                value = yield future
-            except BaseException as error:  # noqa: BLE001 - the awaitable handles it
-                step = partial(steps.throw, error)
-            else:
-                step = partial(steps.send, value)
-            if not self._may_run():
-                step = partial(steps.throw, asyncio.CancelledError())
-
-
 class TermGuard(WriteGuard):
     """Permits writes while no other process can be leading.
 
@@ -465,7 +430,11 @@ class TermGuard(WriteGuard):
 
     async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:
         self.check(kind)
-        return await GuardedSteps(write(), lambda: self._leadership.leads)
+        step = first_step(write())
+        if not isinstance(step, Rest):
+            return step
+        step.may_run = lambda: self._leadership.leads
+        return await step
 
     def may_record(self, key: str) -> bool:
         return self._leadership.has(key)

@@ -98,7 +98,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         return "" if change is None else f"{change.watcher} of {change.resource_kind}"
 
     def to_json(self) -> bytes:
-        """Return the recording as JSON in one line."""
         return msgspec.json.encode(self, enc_hook=_text_of)
 
     def encoded(self) -> bytes:

@@ -100,7 +100,6 @@ class Recordings:
         return sum(map(len, self._kept.values()))
 
     def wants(self, controller: str, key: str) -> bool:
-        """Return whether a successful sync of the key is kept."""
         return self._everything or (controller, key) in self._selected
 
     def select(self, controller: str, keys: Iterable[str]) -> None:
@@ -114,16 +113,13 @@ class Recordings:
         self.successes = self._everything or bool(self._selected)
 
     def selected(self, controller: str) -> list[str]:
-        """Return the keys of the controller that are being recorded, sorted."""
         return sorted(key for name, key in self._selected if name == controller)
 
     def bytes_of(self, controller: str) -> int:
-        """Return the approximate memory of the recordings of one controller."""
         kept = (syncs for (name, _), syncs in self._kept.items() if name == controller)
         return sum(self._sizes[id(recorded)] for syncs in kept for recorded in syncs)
 
     def of(self, controller: str, key: str) -> list[KeptSync]:
-        """Return the recordings of the key, oldest first."""
         return list(self._kept.get((controller, key), ()))
 
     def newest(self, controller: str, key: str) -> KeptSync | None:
@@ -133,11 +129,9 @@ class Recordings:
         return next(reversed(failed or kept), None)
 
     def keys(self, controller: str) -> list[str]:
-        """Return the keys of the controller that have recordings, oldest first."""
         return [key for name, key in self._kept if name == controller]
 
     def keep(self, recorded: KeptSync) -> None:
-        """Keep the recording of a sync."""
         name = recorded.controller, recorded.key
         size = recorded.size
         if size > self.bytes_max // SHARE:

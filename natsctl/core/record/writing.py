@@ -148,7 +148,6 @@ class _Writer:
         return number
 
     def delivery(self, change: Delivery | None) -> Delivery | None:
-        """Return the change that a watcher got."""
         if change is None:
             return None
         before = self.state(self.primary_place, change.before)

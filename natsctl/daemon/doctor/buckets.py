@@ -12,7 +12,7 @@ from collections.abc import (
 from contextlib import suppress
 from typing import Any
 
-from natsctl.controller.evidence import MEMORY
+from natsctl.controller.garbage import MEMORY
 from natsctl.core.compare_and_set import read
 from natsctl.core.coordination.lease import TTL_MIN_S, Workload, name_taken, record_in, record_key
 from natsctl.core.installation import INSTALLATION, known_installation

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import natsctl
-from natsctl.controller.evidence import MEMORY, SHOWN_S, Evidence, Remembered
+from natsctl.controller.garbage import MEMORY, SHOWN_S, Evidence, Remembered
 from natsctl.core.informer import Informer
 from natsctl.errors import ConflictError, StoreTimeoutError
 from natsctl.model.store import Deleted, Listed, Listing, WatchEvent
