@@ -8,11 +8,10 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -21,7 +20,6 @@ from aiohttp import ClientError, ClientSession
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.docker import ROOT
-from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import dying_with_parent
@@ -84,23 +82,6 @@ class Littered(Controller):
 
     async def sync_handler(self, key: str) -> None:
         pass
-"""
-
-REMOTE = """
-from natsctl import Controller, Object, kube, kv, primary, secondary
-
-
-class Remote(Controller):
-    name = "remote"
-    notes = primary(kv(Object, bucket="notes"))
-    maps = secondary(kube("v1", "ConfigMap"))
-    count = 0
-
-    async def sync_handler(self, key: str) -> float:
-        self.count += 1
-        metadata = {"name": key, "namespace": "NAMESPACE"}
-        await self.maps.apply({"metadata": metadata, "data": {"n": str(self.count)}})
-        return 0.1
 """
 
 
@@ -275,75 +256,6 @@ async def test_the_alerts_fire_on_a_sick_system_and_none_on_a_healthy_one(
         for daemon in (healthy, other):
             await daemon.ends(signal.SIGKILL)
         await watched.fires(("NatsctlGone", ""), ("NatsctlControllerDown", "greetings"))
-
-
-async def test_a_slow_apiserver_is_an_alert(
-    nats_server: NatsServer,
-    kube_server: KubeCluster,
-    kube_namespace: str,
-    folder: Path,
-    tmp_path: Path,
-) -> None:
-    (folder / "remote.py").write_text(REMOTE.replace("NAMESPACE", kube_namespace))
-    port = free_port()
-    async with delaying(kube_server.url) as (delay, kubeconfig_url):
-        kubeconfig = kube_server.kubeconfig()
-        kubeconfig.write_text(kubeconfig.read_text().replace(kube_server.url, kubeconfig_url))
-        natsctl = Natsctl(folder, nats_server.url, kubeconfig=kubeconfig)
-        listen = ("--listen", f"127.0.0.1:{port}", "--stop-timeout", "0.1")
-        async with (
-            natsctl.running("run", "-c", "remote:Remote", *listen) as daemon,
-            prometheus(tmp_path, port) as watched,
-        ):
-            await daemon.logged("primaries listed, syncing")
-            await natsctl("put", "notes", "a", '{"spec": {}}')
-            await watched.scraped(20)
-            assert ("NatsctlApiserverSlow", "") not in await watched.alerts()
-            delay.seconds = 3.0
-            await watched.fires(("NatsctlApiserverSlow", ""))
-
-
-class Delay:
-    """How long the proxy holds what a client sends."""
-
-    seconds = 0.0
-
-
-@asynccontextmanager
-async def delaying(url: str) -> AsyncIterator[tuple[Delay, str]]:
-    """Run a TCP proxy before a server; yields its delay and its URL."""
-    delay, target = Delay(), urlsplit(url)
-    connections: set[asyncio.Task[None]] = set()
-
-    async def forward(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: Delay | None
-    ) -> None:
-        try:
-            with suppress(OSError):
-                while data := await reader.read(65_536):
-                    await asyncio.sleep(0 if held is None else held.seconds)
-                    writer.write(data)
-                    await writer.drain()
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(target.hostname, target.port)
-        await asyncio.gather(forward(reader, far_writer, delay), forward(far_reader, writer, None))
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(serve(reader, writer))
-        connections.add(task)
-        task.add_done_callback(connections.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield delay, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in connections:  # one left open would fail the next test of this process
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
 
 
 async def after_start(natsctl: Natsctl, daemon: Running) -> str:

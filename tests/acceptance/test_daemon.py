@@ -38,19 +38,6 @@ class Jobs(Controller):
 """
 
 
-FROZEN = """
-import gc
-from natsctl import Controller, Object, kv, primary
-
-class Jobs(Controller):
-    jobs = primary(kv(Object, bucket="counted"))
-
-    async def sync_handler(self, key):
-        visited = any(found is Jobs for found in gc.get_objects())
-        print("own class frozen:", not visited, flush=True)
-"""
-
-
 async def payload(routes: KeyValue, key: str) -> str | None:
     """Return the payload of a route, or None if the route does not exist."""
     try:
@@ -140,20 +127,6 @@ async def test_a_daemon_converges_after_it_was_killed_and_restarted(
     await eventually(no_consumer_is_left)  # the server deletes consumers without subscribers
 
 
-async def test_an_embedded_server_starts_and_stops_with_the_daemon(folder: Path) -> None:
-    port = free_port()
-    natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
-    words = ("run", "--embedded", "--port", str(port), "-c", GREETINGS)
-    async with Natsctl(folder).running(*words) as running:
-        await running.logged("primaries listed, syncing")
-        assert f"hint='export NATSCTL_SERVER=nats://127.0.0.1:{port}'" in running.log
-        await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
-        started = descendants(running.process.pid)
-        assert started
-        assert await running.ends(signal.SIGTERM) == 0
-        assert not any(map(alive, started))
-
-
 async def test_an_embedded_server_ends_with_a_killed_daemon_and_keeps_its_data(
     folder: Path,
 ) -> None:
@@ -183,41 +156,6 @@ async def test_the_daemon_ends_if_its_embedded_server_dies(folder: Path) -> None
         assert "natsctl: error: the private nats-server ended by itself" in running.log
 
 
-async def test_controllers_start_in_order_and_stop_in_reverse(
-    daemon: Daemon, folder: Path, jetstream: JetStreamContext
-) -> None:
-    (folder / "two.py").write_text(
-        """
-import logging
-from natsctl import Controller, Object, kv, primary
-
-class Thing(Object, frozen=True):
-    spec: dict[str, object] = {}
-
-class One(Controller):
-    things = primary(kv(Thing, bucket="one"))
-
-    async def sync_handler(self, key):
-        logging.info("%s syncs %s", self.name, key)
-
-    async def clean(self):
-        logging.info("%s ends", self.name)
-
-class Two(One):
-    things = primary(kv(Thing, bucket="two"))
-"""
-    )
-    running = await daemon("two:One", "two:Two")
-    first_line, second_line = (f"controller={name} primaries=0" for name in ("one", "two"))
-    assert running.log.index(first_line) < running.log.index(second_line)
-    await (await jetstream.key_value("one")).put("a", b"{}")
-    await (await jetstream.key_value("two")).put("b", b"{}")
-    await running.logged("one syncs a")
-    await running.logged("two syncs b")
-    assert await running.ends(signal.SIGTERM) == 0
-    assert running.log.index("two ends") < running.log.index("one ends")
-
-
 async def test_a_daemon_waits_for_a_server_that_starts_later(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
@@ -231,15 +169,6 @@ async def test_a_daemon_waits_for_a_server_that_starts_later(
     async with natsctl.running("run", "-c", GREETINGS) as running:
         await running.logged("no connection to NATS yet")
         assert await running.ends(signal.SIGTERM) == 0
-
-
-async def test_a_collection_of_garbage_visits_no_object_of_the_loaded_modules(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    (folder / "frozen.py").write_text(FROZEN)
-    running = await daemon("frozen:Jobs")
-    await natsctl.done("put", "counted", "shop", "spec: {}")
-    await running.logged("own class frozen: True")
 
 
 async def test_resync_syncs_every_primary_at_that_interval(
@@ -271,15 +200,6 @@ async def test_the_log_level_filters_log_lines_per_logger(
         await running.logged("visited shop")
         assert await running.ends(signal.SIGTERM) == 0
     assert {text for text in ("connected to", "looked at shop") if text in running.log} == expected
-
-
-async def test_log_lines_can_be_json(daemon: Daemon) -> None:
-    running = await daemon(GREETINGS, options=("--log-format", "json"))
-    assert await running.ends(signal.SIGTERM) == 0
-    records = [json.loads(line) for line in running.log.splitlines()]
-    assert ("primaries listed, syncing", "greetings", 0) in {
-        (record["message"], record.get("controller"), record.get("primaries")) for record in records
-    }
 
 
 async def test_primaries_beyond_all_limits_converge_and_then_cause_no_write(

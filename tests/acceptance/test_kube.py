@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nats.js import JetStreamContext
 
-from tests.support.cli.kube_namespace import KINDS, Namespace, unreachable
+from tests.support.cli.kube_namespace import Namespace
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.clients.plain_client import PATIENCE_S, plain_client
 from tests.support.eventually import eventually
@@ -85,28 +85,6 @@ async def _has_synced_events(namespace: Namespace) -> bool:
     return True
 
 
-async def test_secondaries_of_an_object_deleted_without_a_daemon_are_deleted_at_its_start(
-    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext, namespace: Namespace
-) -> None:
-    first = await daemon(WEBAPPS)
-    for key in ("shop", "team-a.shop"):
-        await natsctl.done("put", "webapps", key, namespace.app())
-
-    async def both_run() -> bool:
-        assert [len(await namespace.names(kind)) for kind in KINDS] == [2, 2, 2]
-        return True
-
-    await eventually(both_run)
-    assert await first.ends(signal.SIGTERM) == 0
-    apps = await jetstream.key_value("webapps")
-    await apps.delete("team-a.shop")
-    second = await daemon(WEBAPPS)
-    await eventually(lambda: namespace.has("shop"))
-    await apps.delete("shop")
-    await eventually(namespace.has)
-    assert await second.ends(signal.SIGTERM) == 0
-
-
 async def test_the_manifest_of_an_object_of_the_tree_is_answered(
     natsctl: Natsctl, nats_server: NatsServer, daemon: Daemon, namespace: Namespace
 ) -> None:
@@ -132,46 +110,6 @@ async def test_the_manifest_of_an_object_of_the_tree_is_answered(
     await eventually(answers)
 
 
-async def test_an_invalid_object_is_reported_in_the_status_and_not_retried(
-    natsctl: Natsctl, daemon: Daemon, namespace: Namespace
-) -> None:
-    running = await daemon(WEBAPPS)
-    await natsctl.done("put", "webapps", "shop", namespace.app(env={"A" * 254: "x"}))
-
-    async def reports_the_error() -> bool:
-        text = await natsctl.done("get", "webapps", "shop", "-o", "json")
-        status = json.loads(text).get("status", {})
-        assert status.get("ready") is False
-        accepted = status["conditions"][0]
-        assert accepted["reason"] == "InvalidSpec"
-        assert "data[AAA" in accepted["message"]
-        return True
-
-    await eventually(reports_the_error)
-    await natsctl.done("put", "webapps", "shop", namespace.app())
-    await eventually(lambda: namespace.has("shop"))
-    await natsctl.done("delete", "webapps", "shop")
-    await eventually(namespace.has)
-    assert running.log.count("PermanentError") == 1
-
-
-async def test_an_object_without_our_owner_labels_is_not_changed(
-    natsctl: Natsctl, daemon: Daemon, namespace: Namespace
-) -> None:
-    await namespace.create("configmaps", "shop", data={"of": "theirs"})
-    running = await daemon(WEBAPPS)
-    await natsctl.done("put", "webapps", "shop", namespace.app())
-    quoted_key = f'"{namespace.name}/shop"'
-    await running.logged(
-        f"Resource {quoted_key} already exists and is not managed by this controller"
-    )
-    assert (await namespace.read("configmaps", "shop"))["data"] == {"of": "theirs"}
-    await namespace.delete("configmaps", "shop")
-    await eventually(lambda: namespace.has("shop"))
-    await natsctl.done("delete", "webapps", "shop")
-    await eventually(namespace.has)
-
-
 async def test_a_daemon_waits_for_its_cluster_at_the_start_and_after_an_outage(
     folder: Path, nats_server: NatsServer, kube_server: KubeCluster, namespace: Namespace
 ) -> None:
@@ -192,15 +130,6 @@ async def test_a_daemon_waits_for_its_cluster_at_the_start_and_after_an_outage(
             await proxy.heal()
             await eventually(lambda: namespace.has("pier"))
             assert await running.ends(signal.SIGTERM) == 0
-
-
-async def test_a_daemon_that_waits_for_a_cluster_ends_on_sigterm(
-    folder: Path, nats_server: NatsServer
-) -> None:
-    natsctl = Natsctl(folder, nats_server.url, kubeconfig=unreachable(folder))
-    async with natsctl.running("run", "-c", WEBAPPS) as running:
-        await running.logged("cannot reach Kubernetes yet")
-        assert await running.ends(signal.SIGTERM) == 0
 
 
 async def test_a_controller_without_kubernetes_kinds_needs_no_cluster(

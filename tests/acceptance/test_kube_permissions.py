@@ -11,7 +11,7 @@ import yaml
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 
-from tests.support.cli.kube_namespace import Namespace, unreachable, without
+from tests.support.cli.kube_namespace import Namespace, without
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster, cluster_role
@@ -167,18 +167,6 @@ async def test_a_missing_create_or_patch_permission_is_logged_and_heals_when_gra
         assert await namespace.names("services") == []
 
 
-async def test_a_missing_delete_permission_is_logged_and_heals_when_granted(
-    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
-) -> None:
-    await put_app(jetstream, namespace)
-    async with missing(natsctl, namespace, "delete") as running:
-        await eventually(lambda: namespace.has("shop"))
-        await (await jetstream.key_value("webapps")).put("pier", namespace.app().encode())
-        await eventually(lambda: namespace.has("pier", "shop"))
-        await natsctl.done("delete", "webapps", "pier")
-        await denied(running, "delete", "configmaps", namespace)
-
-
 async def test_a_missing_get_permission_is_logged_instead_of_an_ownership_conflict(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
 ) -> None:
@@ -188,26 +176,6 @@ async def test_a_missing_get_permission_is_logged_instead_of_an_ownership_confli
         await denied(running, "get", "configmaps", namespace)
         assert "already exists and is not managed by this controller" not in running.log
         await namespace.delete("configmaps", "shop")
-
-
-async def test_a_missing_permission_for_events_is_logged_and_does_not_stop_syncs(
-    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
-) -> None:
-    await put_app(jetstream, namespace)
-    async with missing(natsctl, namespace, "create", resource="events") as running:
-        await denied(running, "create", "events.events.k8s.io", namespace)
-        await eventually(lambda: namespace.has("shop"))
-        assert await namespace.events("Synced") == set()
-
-
-async def test_a_repeated_event_needs_permission_to_patch_events(
-    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
-) -> None:
-    await namespace.create("services", "shop", spec={"ports": [{"port": 80}]})
-    await put_app(jetstream, namespace)
-    async with missing(natsctl, namespace, "patch", resource="events") as running:
-        await running.logged(f"may not patch events in namespace '{namespace.name}'")
-        await namespace.delete("services", "shop")
 
 
 async def test_a_declared_object_name_limits_the_rules_to_that_object(
@@ -306,26 +274,6 @@ async def _served(server: KubeCluster) -> bool:
     assert "zoo.example.com" in [group["name"] for group in groups]
     printed = await server.call("GET", "/apis/zoo.example.com/v1")
     return [resource_info["kind"] for resource_info in printed["resources"]] == ["Mouse"]
-
-
-async def test_rbac_guesses_resource_names_without_a_cluster_and_fails_without_a_named_file(
-    folder: Path,
-) -> None:
-    (folder / "herd.py").write_text(HERD)
-    nowhere = Natsctl(folder)
-    text = await nowhere.done("rbac", "-c", "herd:Cats")
-    assert text.count("zoo.example.com: there is no cluster to ask\n") == 2
-    unreachable_output = await nowhere.done(
-        "rbac", "-c", "herd:Cats", "--kubeconfig", str(unreachable(folder))
-    )
-    assert unreachable_output.startswith(
-        "# dogs is a guess for the resource name of Dog in zoo.example.com: cannot"
-    )
-    assert "https://127.0.0.1:1" in unreachable_output.splitlines()[1]
-    named = await nowhere("rbac", "-c", "herd:Cats", "--kubeconfig", "missing.yaml")
-    assert (named.status, "missing.yaml" in named.err) == (2, True)
-    known = await nowhere("rbac", "-c", WEBAPPS, "--kubeconfig", "missing.yaml")
-    assert (known.status, known.out.count("guess")) == (0, 0)
 
 
 async def test_controllers_without_kubernetes_kinds_need_no_permissions(folder: Path) -> None:

@@ -373,42 +373,6 @@ async def _hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     _holding.append(writer)
 
 
-async def test_a_stopped_standby_does_not_disturb_the_leader(natsctl: Natsctl, hub: Hub) -> None:
-    async with at_work(natsctl, hub, *ELECT) as leader:
-        before = await hub.held_by_listeners()
-        async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as standby:
-            await standby.logged("standing by")
-            assert await standby.ends(signal.SIGTERM) == 0
-            assert "begun" not in standby.log
-        await eventually(lambda: hub.holds(before))
-        (natsctl.folder / "go").touch()
-        await leader.logged("marked a")
-        assert await leader.ends(signal.SIGTERM) == 0
-    assert await hub.leases() == []
-
-
-async def test_an_unreachable_lease_does_not_delay_the_stop(folder: Path, tmp_path: Path) -> None:
-    denied = '["$KV.natsctl_leases.>", "$JS.API.STREAM.*.KV_natsctl_leases"]'
-    users = f"{{ user: it, password: it, permissions: {{ publish: {{ deny: {denied} }} }} }}"
-    config = f"authorization {{ users: [{users}] }}"
-    (folder / "jobs.py").write_text(SLOW)
-    async with NatsServer(tmp_path / "nats", config=config) as server:
-        natsctl = Natsctl(folder, server.url.replace("//", "//it:it@"))
-        async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
-            await running.logged("lease out of reach")
-            assert await running.ends(signal.SIGTERM) == 0
-            assert "begun" not in running.log
-
-
-async def test_a_lease_that_could_not_be_released_expires(natsctl: Natsctl, hub: Hub) -> None:
-    async with at_work(natsctl, hub, *EXPIRING, "--stop-timeout", "0.3") as running:
-        hub.server.pause()
-        assert await running.ends(signal.SIGTERM) == 0
-        hub.server.resume()
-    async with natsctl.running("run", "-c", "jobs:Jobs", *EXPIRING) as running:
-        await running.logged("begun a")
-
-
 async def test_the_consumers_and_the_lease_of_a_killed_daemon_expire(
     natsctl: Natsctl, hub: Hub
 ) -> None:
@@ -441,11 +405,3 @@ async def test_an_embedded_server_runs_until_the_last_sync_ends(folder: Path) ->
     assert running.log.index("marked a") < running.log.index("cleaned")
     assert not any(map(alive, started))
     assert is_free(port)
-
-
-async def test_an_embedded_server_that_is_starting_ends_with_the_daemon(folder: Path) -> None:
-    natsctl = Natsctl(folder)
-    async with natsctl.running("run", "--embedded", "--port", "0", "-c", GREETINGS) as running:
-        processes = await eventually(lambda: descendants(running.process.pid))
-        assert await running.ends(signal.SIGTERM) in {0, -signal.SIGTERM}
-        await eventually(lambda: not any(map(alive, processes)))

@@ -51,11 +51,6 @@ def natsctl(folder: Path, nats_server: NatsServer) -> Natsctl:
     return Natsctl(folder, nats_server.url, environ=SENT_SOON)
 
 
-def only(spans: list[CollectedSpan]) -> CollectedSpan:
-    assert len(spans) == 1, spans
-    return spans[0]
-
-
 def synced(collector: Collector, key: str) -> CollectedSpan:
     """Return the span of the first sync of a key, and check that it exists."""
     spans_of_key = [
@@ -140,20 +135,6 @@ async def _last_event(key: str, jetstream: JetStreamContext) -> str:
     return (message.data or b"").decode()
 
 
-async def test_syncs_continue_without_a_collector(natsctl: Natsctl) -> None:
-    port = free_port()
-    words = ("run", "-c", "shops:Shops", "--otlp", f"http://127.0.0.1:{port}")
-    async with natsctl.running(*words) as running:
-        await running.logged("primaries listed, syncing")
-        await natsctl.done("put", "shops", "a", "spec: {}")
-        await eventually(lambda: _has(natsctl, "doors", "a"))
-        await running.logged("cannot send spans, syncing continues  url=http://127.0.0.1")
-        await natsctl.done("put", "shops", "b", "spec: {}")
-        await eventually(lambda: _has(natsctl, "doors", "b"))
-        assert await running.ends(signal.SIGTERM) == 0
-        assert running.log.count("cannot send spans") == 1
-
-
 async def test_a_silent_collector_does_not_delay_the_stop(
     natsctl: Natsctl,
 ) -> None:
@@ -171,39 +152,6 @@ async def test_a_silent_collector_does_not_delay_the_stop(
         assert "cannot send the last spans in time" in running.log
         for writer in writers:
             writer.close()
-
-
-async def test_a_collector_that_starts_later_receives_new_spans(
-    natsctl: Natsctl,
-) -> None:
-    port = free_port()
-    words = ("run", "-c", "shops:Shops", "--otlp", f"http://127.0.0.1:{port}")
-    async with natsctl.running(*words) as running:
-        await running.logged("cannot send spans")
-        async with collecting(port) as collector:
-            await running.logged("again")
-            await natsctl.done("put", "shops", "a", "spec: {}")
-            await eventually(lambda: synced(collector, "a"))
-            assert await running.ends(signal.SIGTERM) == 0
-
-
-async def _has(natsctl: Natsctl, bucket: str, key: str) -> bool:
-    return (await natsctl("get", bucket, key)).status == 0
-
-
-async def test_the_sampler_of_the_environment_is_used(
-    folder: Path, nats_server: NatsServer, collector: Collector
-) -> None:
-    (folder / "shops.py").write_text(SHOPS)
-    environ = {**SENT_SOON, "OTEL_TRACES_SAMPLER": "always_off"}
-    natsctl = Natsctl(folder, nats_server.url, environ=environ)
-    async with natsctl.running("run", "-c", "shops:Shops", "--otlp", collector.url) as running:
-        await running.logged("primaries listed, syncing")
-        await natsctl.done("put", "shops", "a", "spec: {}")
-        await eventually(lambda: _has(natsctl, "doors", "a"))
-        assert await running.ends(signal.SIGTERM) == 0
-        assert "trace_id" not in running.log
-    assert collector.spans == []
 
 
 async def test_without_otlp_no_span_is_recorded(natsctl: Natsctl) -> None:

@@ -1,6 +1,5 @@
 """Buckets are created as their kinds declare them, and a different option is an error."""
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 import natsctl
-from natsctl import Kind, NatsOptions
+from natsctl import NatsOptions
 from natsctl.errors import (
     ConflictError,
     NotFoundError,
@@ -18,14 +17,13 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
     TooLargeError,
-    UsageError,
 )
 from natsctl.model.store import Applied, Deleted
 from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsCluster, NatsServer
-from tests.support.stores.backends import listing, note, put, take
+from tests.support.stores.backends import listing, put, take
 
 SECOND = 1_000_000_000
 LONG_S = 3600  # no object expires during a test
@@ -97,19 +95,6 @@ class TestCreating:
         assert created["max_msg_size"] == 2000
         assert created["duplicate_window"] <= created["max_age"]
 
-    async def test_an_existing_bucket_with_equal_options_is_used_with_its_values(
-        self, nats: Nats
-    ) -> None:
-        kind = natsctl.kv(bytes, bucket="b", history=3, ttl_s=90)
-        stored = await put(await nats.open(kind), "a")
-        assert await (await nats.open(kind)).get("a") == stored
-
-    async def test_concurrent_creations_of_a_bucket_all_succeed(self, nats: Nats) -> None:
-        kind = natsctl.kv(bytes, bucket="b")
-        stores = await asyncio.gather(*(nats.open(kind) for _ in range(8)))
-        stored = await put(stores[0], "a")
-        assert [await store.get("a") for store in stores] == [stored] * 8
-
     async def test_a_bucket_has_the_declared_replicas(self, nats_cluster: NatsCluster) -> None:
         async with natsctl.connect(nats_cluster.url) as nats:
             await nats.open(natsctl.kv(bytes, bucket="b", replicas=3))
@@ -118,10 +103,6 @@ class TestCreating:
     async def test_more_replicas_than_servers_are_refused(self, nats: Nats) -> None:
         with pytest.raises(StoreError, match="replicas"):
             await nats.open(natsctl.kv(bytes, bucket="b", replicas=3))
-
-    async def test_a_kind_without_a_bucket_is_refused(self, nats: Nats) -> None:
-        with pytest.raises(UsageError, match="thing is not kept in NATS"):
-            await nats.open(Kind(dict, "thing"))
 
 
 class TestExisting:
@@ -141,14 +122,6 @@ class TestExisting:
         await create_bucket(nats, "b", **created)
         stored = await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
         assert await (await nats.open(natsctl.kv(bytes, bucket="b"))).get("a") == stored
-
-    async def test_a_bucket_with_three_replicas_is_used_if_no_option_is_given(
-        self, nats_cluster: NatsCluster
-    ) -> None:
-        async with natsctl.connect(nats_cluster.url) as nats:
-            await create_bucket(nats, "b", num_replicas=3)
-            await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
-            assert (await config(nats, "b"))["num_replicas"] == 3
 
     async def test_a_new_bucket_has_three_replicas_in_a_cluster(
         self, nats_cluster: NatsCluster
@@ -178,22 +151,12 @@ class TestDifferentOptions:
         assert f"bucket b exists with {expected}" in str(raised.value)
         assert "nats stream edit KV_b" in str(raised.value)
 
-    async def test_a_declaration_of_no_expiry_differs_from_an_expiry(self, nats: Nats) -> None:
-        await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1.5))
-        with pytest.raises(StoreDiffersError, match=r"ttl_s 1\.5, but None is declared"):
-            await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=0))
-
     async def test_a_bucket_that_differs_is_not_changed(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
         before = await config(nats, "b")
         with pytest.raises(StoreDiffersError):
             await nats.open(natsctl.kv(bytes, bucket="b", history=3))
         assert await config(nats, "b") == before
-
-    async def test_an_existing_bucket_is_compared_if_create_is_false(self, nats: Nats) -> None:
-        await nats.open(natsctl.kv(bytes, bucket="b", history=1))
-        with pytest.raises(StoreDiffersError, match="history 1, but 5"):
-            await nats.open(natsctl.kv(bytes, bucket="b", history=5, create=False))
 
 
 class TestMissingBuckets:
@@ -260,18 +223,6 @@ class TestExpiring:
         async with store.watch() as events:
             assert (await listing(events))[1:-1] == [Deleted("a", deleted_at)]
 
-    async def test_an_expired_key_can_be_created_again(self, nats: Nats) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, storage="memory"))
-        async with store.watch() as events:
-            await listing(events)
-            await put(store, "a")
-            await take(events, 1)
-            await expire_after(nats, "b", SHORT_S)
-            await take(events, 1)
-            await expire_after(nats, "b", LONG_S)
-            recreated = await store.create("a", note("again"))
-            assert await take(events, 1) == [Applied(recreated)]
-
     @pytest.mark.parametrize(("declared", "history"), [(None, 1), (1, 1), (5, 5)])
     async def test_a_bucket_with_a_ttl_leaves_the_shorter_ttls_of_other_clients(
         self, nats: Nats, declared: int | None, history: int
@@ -283,12 +234,6 @@ class TestExpiring:
         stored = await nats.connection.api("STREAM.MSG.GET.KV_b", {"seq": revision})
         assert b"Nats-TTL: 2s" in base64.b64decode(stored["message"]["hdrs"])
         assert (await config(nats, "b"))["max_msgs_per_subject"] == history
-
-    async def test_an_object_without_a_ttl_does_not_expire(self, nats: Nats) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b", storage="memory"))
-        stored = await put(store, "a")
-        await asyncio.sleep(1.5)
-        assert await store.get("a") == stored
 
 
 class TestSizes:
@@ -306,11 +251,6 @@ class TestSizes:
         assert "a of b has 1048576 bytes" in str(raised.value)
         assert "raise its max_payload" in str(raised.value)
         assert nats.connection.losses == 0
-
-    async def test_the_largest_possible_value_is_stored(self, nats: Nats) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b"))
-        largest = await store.create("a", b"x" * (1024 * 1024 - 52))
-        assert len((await store.get("a")).value) == len(largest.value)
 
 
 class TestUnknownOutcomes:

@@ -11,7 +11,7 @@ import pytest
 from natsctl import NatsOptions
 from natsctl.errors import ConnectError, StoreError, StoreTimeoutError, UsageError
 from tests.support.clients.nats import connect
-from tests.support.clients.stream_requests import STREAM, holds, messages, put, works
+from tests.support.clients.stream_requests import STREAM, messages, put, works
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsCluster, NatsServer
 from tests.support.servers.ports import free_port
@@ -95,26 +95,6 @@ async def test_open_with_wait_connects_to_a_server_that_starts_later(
         await working
 
 
-async def test_open_with_wait_can_be_cancelled() -> None:
-    opening = asyncio.create_task(attempt("nats://127.0.0.1:1", wait=True))
-    await asyncio.sleep(0)
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-
-
-async def test_open_with_wait_raises_for_wrong_credentials(tmp_path: Path) -> None:
-    config = "authorization { timeout: 60, user: ann, password: x }"
-    async with NatsServer(tmp_path, config=config) as server:
-        with pytest.raises(ConnectError, match="refuses"):
-            await attempt(server.url, wait=True)
-
-
-async def test_one_reachable_server_of_several_suffices(nats_server: NatsServer) -> None:
-    async with connect(f"nats://127.0.0.1:1,{nats_server.url}") as connection:
-        assert connection.state().server == nats_server.url
-
-
 @pytest.mark.filterwarnings("ignore:parameter 'timeout':DeprecationWarning")  # nats-py's argument
 async def test_a_connection_over_web_sockets_works(tmp_path: Path) -> None:
     port = free_port()
@@ -161,29 +141,6 @@ async def test_on_lost_is_called_for_every_loss(nats_server: NatsServer) -> None
         nats_server.kill()
         await eventually(lambda: connection.losses == 3)
     assert ["is lost" in message for message in errors] == [True, False, True, False]
-
-
-async def test_a_callback_that_raises_does_not_stop_the_others(nats_server: NatsServer) -> None:
-    errors: list[StoreError] = []
-
-    def fail(error: StoreError) -> None:
-        raise RuntimeError(error)
-
-    async with connect(nats_server.url) as connection:
-        with connection.on_lost(fail), connection.on_lost(errors.append):
-            nats_server.kill()
-            await eventually(lambda: errors)
-        await nats_server.start()
-        await connection.wait_connected()
-
-
-async def test_on_lost_is_called_when_the_connection_is_closed(nats_server: NatsServer) -> None:
-    errors: list[StoreError] = []
-    async with connect(nats_server.url) as connection:
-        with connection.on_lost(errors.append):
-            await connection.close()
-    assert "it was closed" in str(errors[0])
-    assert connection.losses == 0
 
 
 async def test_a_request_without_a_connection_fails_at_once_and_is_never_sent(
@@ -309,33 +266,6 @@ async def test_a_connection_whose_reader_failed_is_replaced() -> None:
         assert connection.losses == 1
 
 
-async def test_the_connection_returns_after_a_server_error_that_closes_nats_py() -> None:
-    writers: list[asyncio.StreamWriter] = []
-
-    def refuse_once(writer: asyncio.StreamWriter) -> None:
-        if not writers:
-            writer.write(b"-ERR 'Maximum Connections Exceeded'\r\n")
-        writers.append(writer)
-
-    errors: list[StoreError] = []
-    async with scripted(refuse_once) as url, connect(url) as connection:
-        with connection.on_lost(errors.append):
-            await eventually(lambda: len(writers) > 1 and errors)
-        await connection.wait_connected()
-    assert "maximum connections exceeded" in str(errors[0])
-
-
-async def test_a_cancelled_flush_does_not_lose_the_connection(nats_server: NatsServer) -> None:
-    async with connect(nats_server.url) as connection:
-        flushing = asyncio.create_task(connection.client.flush())
-        await asyncio.sleep(0)
-        flushing.cancel()
-        await asyncio.gather(flushing, return_exceptions=True)
-        for _ in range(3):
-            await connection.client.flush()
-        assert connection.losses == 0
-
-
 async def test_background_errors_are_counted_and_logged_once(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,25 +327,6 @@ async def test_a_connection_that_breaks_during_a_send_leaves_no_task_running(
         await eventually(lambda: not connection.connected)
     await eventually(lambda: asyncio.all_tasks() == before)
     await eventually(lambda: sockets() < open_before)  # the proxy no longer listens
-
-
-async def test_close_sends_pending_messages(nats_server: NatsServer) -> None:
-    async with connect(nats_server.url) as connection:
-        await connection.api("STREAM.CREATE.KV_things", STREAM)
-        for number in range(1000):
-            await connection.client.publish(f"$KV.things.{number}", b"x")
-    async with connect(nats_server.url) as connection:
-        await eventually(lambda: holds(connection, 1000))
-
-
-async def test_calls_on_a_closed_connection_raise(nats_server: NatsServer) -> None:
-    async with connect(nats_server.url) as connection:
-        await connection.close()
-    assert not connection.connected
-    with pytest.raises(StoreError, match="was closed"):
-        await connection.api("INFO")
-    with pytest.raises(StoreError, match="was closed"):
-        await connection.wait_connected()
 
 
 async def test_state_reports_connection_losses_and_last_error(nats_server: NatsServer) -> None:

@@ -96,21 +96,6 @@ async def test_a_user_connects_with_the_right_password_only(serve: Serve) -> Non
     assert "without credentials; give it" in await refusal(server.url)
 
 
-async def test_a_url_may_carry_the_user_percent_encoded(serve: Serve) -> None:
-    server = await serve(f'authorization {{ user: ann, password: "{SECRET}", {PATIENT} }}')
-    host = server.url.removeprefix("nats://")
-    assert await works(f"nats://ann:s3cret%2Fp%40ss@{host}")
-    assert "the password in its URL" in await refusal(f"nats://bob:s3cret%2Fp%40ss@{host}")
-
-
-async def test_a_token_is_checked(serve: Serve) -> None:
-    server = await serve(f'authorization {{ token: "{SECRET}", {PATIENT} }}')
-    assert await works(NatsOptions(servers=(server.url,), token=SECRET))
-    assert await works(server.url.replace("//", "//s3cret%2Fp%40ss@"))
-    wrong = NatsOptions(servers=(server.url,), token=SECRET + "2")
-    assert "the server refuses the token" in await refusal(wrong)
-
-
 async def test_an_nkey_is_checked(serve: Serve, tmp_path: Path) -> None:
     files: list[Path] = []
     keys = [Identity.user(), Identity.user()]
@@ -190,19 +175,6 @@ async def test_tls_may_precede_the_info_message(
     server = await serve(f"tls {{ {tls_config}, handshake_first: true, {PATIENT} }}")
     options = NatsOptions(servers=(server.url,), tls_ca=ca_file, tls_first=True)
     assert await works(options)
-
-
-async def test_the_event_loop_warns_of_nothing_when_a_connection_over_tls_ends(
-    serve: Serve, tls_config: str, ca_file: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = await serve(f"tls {{ {tls_config}, {PATIENT} }}")
-    async with connect(NatsOptions(servers=(server.url,), tls_ca=ca_file)) as connection:
-        for _ in range(3):
-            await server.stop()
-            await eventually(lambda: not connection.connected)
-            await server.start()
-            await eventually(lambda: responds(connection))
-    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_no_secret_is_sent_to_a_server_without_tls(

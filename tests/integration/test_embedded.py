@@ -96,17 +96,6 @@ async def test_an_embedded_server_serves_jetstream_and_leaves_nothing_behind(
     assert empty(own_temporary_folder)
 
 
-async def test_a_second_embedded_server_can_use_the_same_folder_and_port(tmp_path: Path) -> None:
-    store = tmp_path / "data" / "nats"
-    async with EmbeddedServer(store) as server, connect(server.url) as connection:
-        await connection.api("STREAM.CREATE.kept", {"name": "kept", "subjects": ["kept"]})
-    async with EmbeddedServer(store, port=server.port) as second:
-        assert second.url == server.url
-        async with connect(second.url) as connection:
-            assert "config" in await connection.api("STREAM.INFO.kept")
-    assert (store / "nats-server.log").exists()
-
-
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
 async def test_an_embedded_server_ends_with_its_process(
     signal_number: signal.Signals, own_temporary_folder: Path
@@ -117,18 +106,6 @@ async def test_an_embedded_server_ends_with_its_process(
     await process.wait()
     await eventually(lambda: not processes(str(own_temporary_folder)))
     await eventually(lambda: empty(own_temporary_folder))
-
-
-async def test_a_paused_embedded_server_ends_with_its_process(
-    own_temporary_folder: Path,
-) -> None:
-    process = await spawn()
-    server = server_of(only(own_temporary_folder))
-    assert server
-    os.kill(server, signal.SIGSTOP)
-    process.kill()
-    await process.wait()
-    await eventually(lambda: not processes(str(own_temporary_folder)))
 
 
 async def test_a_folder_is_free_again_after_its_process_was_killed(
@@ -146,13 +123,6 @@ async def test_a_folder_is_used_by_one_server_at_a_time(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path):
         with pytest.raises(UsageError, match="is in use by another private nats-server"):
             await EmbeddedServer(tmp_path).__aenter__()
-
-
-async def test_an_embedded_server_runs_in_its_own_session(own_temporary_folder: Path) -> None:
-    async with EmbeddedServer():
-        server = server_of(only(own_temporary_folder))
-        assert server
-        assert os.getsid(server) != os.getsid(0)
 
 
 async def test_failed_returns_when_the_server_dies(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from natsctl import Controller, Object, Operator, kv, primary
-from natsctl.daemon.http import CONNECTIONS_MAX, CheckVerdict, Vitals, serving
+from natsctl.daemon.http import CONNECTIONS_MAX, Vitals, serving
 from natsctl.daemon.metrics import Family
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
@@ -43,26 +43,6 @@ class EstablishedLink(Connection):
         return ConnectionState(
             connected=True, server="hub", losses=0, since_s=0, errors=0, last_error=None
         )
-
-
-class Stuck(Vitals):
-    """Never finishes a request for metrics."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requested = asyncio.Event()
-
-    async def metrics(self) -> list[Family]:
-        self.requested.set()
-        await asyncio.sleep(3600)
-        return await super().metrics()
-
-
-class Broken(Vitals):
-    """Raises an error for each liveness probe."""
-
-    def live(self) -> CheckVerdict:
-        raise RuntimeError("broken on purpose")
 
 
 class Response(NamedTuple):
@@ -174,12 +154,6 @@ async def test_unknown_paths_return_404_and_other_methods_405(vitals: Vitals) ->
         assert (head.status, head.body) == (200, "")
 
 
-async def test_a_connection_serves_one_request(vitals: Vitals) -> None:
-    with serving(HERE, vitals) as address:
-        twice = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 2
-        assert (await exchange(address, twice)).count(b"HTTP/1.0 200") == 1
-
-
 async def test_malformed_requests_are_refused_without_a_log_line(
     vitals: Vitals, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,16 +170,6 @@ async def test_malformed_requests_are_refused_without_a_log_line(
             assert b" 200 " not in await exchange(address, huge)
             assert (await fetch(address, "/livez")).status == 200
         assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
-
-
-async def test_an_error_in_a_response_is_a_500_and_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with serving(HERE, Broken()) as address:
-        response = await fetch(address, "/livez")
-        assert (response.status, response.body) == (500, "internal error\n")
-    assert "cannot answer request path=/livez" in caplog.text
-    assert "broken on purpose" in caplog.text
 
 
 async def test_connections_above_the_limit_are_closed_at_once(
@@ -266,27 +230,6 @@ async def test_a_thousand_concurrent_requests_do_not_stop_syncs() -> None:
     await task
 
 
-class Slow(Vitals):
-    """Counts the requests for metrics, and delays each response."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests = 0
-
-    async def metrics(self) -> list[Family]:
-        self.requests += 1
-        await asyncio.sleep(0.05)
-        return await super().metrics()
-
-
-async def test_concurrent_requests_for_metrics_share_a_page() -> None:
-    vitals = Slow()
-    with serving(HERE, vitals) as address:
-        responses = await asyncio.gather(*(fetch(address, "/metrics") for _ in range(40)))
-        assert {response.status for response in responses} == {200}
-        assert vitals.requests < 20
-
-
 async def test_a_client_that_never_reads_is_disconnected(vitals: Vitals) -> None:
     class Large(Vitals):
         async def metrics(self) -> list[Family]:
@@ -325,21 +268,6 @@ async def test_oversized_requests_are_refused(vitals: Vitals, request_line: byte
         with suppress(ConnectionError):
             assert b" 200 " not in await exchange(address, request_line)
         await eventually(lambda: is_served(address))
-
-
-async def test_the_stop_does_not_wait_for_silent_or_slow_connections() -> None:
-    vitals = Stuck()
-    async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
-        with serving(HERE, vitals, connection_s=3600) as address:
-            silent = await stack.enter_async_context(idle(address))
-            late = asyncio.create_task(
-                exchange(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            )
-            await vitals.requested.wait()
-        assert await silent.read() == b""
-        assert b"200 OK" not in await late
-    with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await asyncio.open_connection(address.host, address.port)
 
 
 async def test_the_error_names_an_address_that_cannot_be_used() -> None:

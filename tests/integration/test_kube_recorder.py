@@ -88,15 +88,6 @@ class TestRecording:
         [event] = await events()
         assert event["note"].endswith("x nats://***@hub")
 
-    async def test_each_object_gets_its_own_event(
-        self, stores: Kube, events: Reader, shop: Reference, kube_namespace: str
-    ) -> None:
-        config = Reference("v1", "ConfigMap", "shop", kube_namespace)
-        async with stores.recorder("apps") as recorder:
-            recorder.event("shop", WARNING, "SyncFailed", "no", [shop, config])
-        kinds = [event["regarding"]["kind"] for event in await events()]
-        assert sorted(kinds) == ["ConfigMap", "Deployment"]
-
     async def test_an_event_without_an_object_is_not_sent(
         self, stores: Kube, shop: Reference
     ) -> None:
@@ -105,15 +96,6 @@ class TestRecording:
             recorder.event("shop", NORMAL, "Synced", "hi")
         assert wire.requests == []
         assert recorder.dropped == 0
-
-    async def test_events_of_cluster_scoped_objects_are_in_the_default_namespace(
-        self, stores: Kube, kube_server: KubeServer
-    ) -> None:
-        role = Reference("rbac.authorization.k8s.io/v1", "ClusterRole", "system:odd:Role")
-        async with stores.recorder("apps") as recorder:
-            recorder.event("shop", NORMAL, "Synced", "hi", [role])
-        items = [e["regarding"]["name"] for e in await Reader(kube_server, "default")()]
-        assert "system:odd:Role" in items
 
     @pytest.mark.parametrize("controller", ["apps", "Ünsäglich!", "-", "a" * 100, "a_b.c"])
     @pytest.mark.parametrize("name", ["n" * 253, "a.b-c", "x" * 235 + "." + "y" * 17])
@@ -142,16 +124,6 @@ class TestAggregating:
         assert event["series"]["count"] == 100
         assert event["series"]["lastObservedTime"] >= event["eventTime"]
 
-    async def test_later_repeats_increase_the_count_of_the_series(
-        self, stores: Kube, events: Reader, shop: Reference
-    ) -> None:
-        async with stores.recorder("apps") as recorder:
-            for _ in range(3):
-                recorder.event("shop", WARNING, "SyncFailed", "no", [shop])
-                await events.until(1)
-        [event] = await events()
-        assert event["series"]["count"] == 3
-
     async def test_an_event_that_expired_on_the_server_is_created_again(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
@@ -162,18 +134,6 @@ class TestAggregating:
             recorder.event("shop", WARNING, "SyncFailed", "no", [shop])
         [event] = await events()
         assert event["series"]["count"] == 2
-
-    async def test_events_that_differ_in_any_field_are_not_aggregated(
-        self, stores: Kube, events: Reader, shop: Reference, kube_namespace: str
-    ) -> None:
-        recreated = Reference("apps/v1", "Deployment", "shop", kube_namespace, uid="u-2")
-        async with stores.recorder("apps") as recorder:
-            recorder.event("shop", WARNING, "SyncFailed", "no", [shop])
-            recorder.event("shop", NORMAL, "SyncFailed", "no", [shop])
-            recorder.event("shop", WARNING, "Odd", "no", [shop])
-            recorder.event("shop", WARNING, "SyncFailed", "yes", [shop])
-            recorder.event("shop", WARNING, "SyncFailed", "no", [recreated])
-        assert len(await events()) == 5
 
     async def test_a_lost_response_causes_no_second_event(
         self, stores: Kube, events: Reader, shop: Reference

@@ -1,6 +1,5 @@
 """A mirrored or sourced bucket is read completely or refused. It never appears empty."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -68,34 +67,12 @@ async def test_a_watch_of_a_mirror_follows_the_origin(nats: Nats) -> None:
         assert await take(events, 1) == [Deleted("a", revision)]
 
 
-async def test_an_empty_mirror_shows_later_objects(nats: Nats) -> None:
-    origin = await nats.open(ORIGIN)
-    await mirror(nats, "copy", "origin")
-    async with (await nats.open(COPY)).watch() as events:
-        await listing(events)
-        stored = await put(origin, "a")
-        assert await take(events, 1) == [Applied(stored)]
-
-
 async def test_a_mirror_of_a_mirror_shows_the_objects_of_the_first_origin(nats: Nats) -> None:
     stored = await put(await nats.open(ORIGIN), "a")
     await mirror(nats, "between", "origin")
     await mirror(nats, "copy", "between")
     await caught_up(nats, "copy", 1)
     assert await (await nats.open(COPY)).get("a") == stored
-
-
-async def test_a_mirror_of_an_empty_mirror_is_relisted_when_it_has_objects(nats: Nats) -> None:
-    origin = await nats.open(ORIGIN)
-    await mirror(nats, "between", "origin")
-    await mirror(nats, "copy", "between")
-    store = await nats.open(COPY)
-    async with store.watch() as events:
-        await listing(events)
-        stored = await put(origin, "a")
-        with pytest.raises(StoreError, match=r"keys of copy are under \$KV\.origin\.> now"):
-            await take(events, 1)
-    assert await store.get("a") == stored
 
 
 async def test_commands_list_a_mirror(nats: Nats) -> None:
@@ -172,13 +149,3 @@ async def test_a_sourced_bucket_with_foreign_subjects_is_refused(nats: Nats) -> 
     assert "add a subject transform from $KV.origin.> to $KV.copy.>" in str(raised.value)
     with pytest.raises(StoreDiffersError):
         await Bucket(nats.connection, "copy").state()
-
-
-async def test_a_bucket_that_is_replaced_by_a_mirror_is_read_as_one(nats: Nats) -> None:
-    stored = await put(await nats.open(ORIGIN), "a")
-    store = await nats.open(COPY)
-    await nats.connection.api("STREAM.DELETE.KV_copy")
-    await mirror(nats, "copy", "origin")
-    await caught_up(nats, "copy", 1)
-    async with asyncio.timeout(60), store.watch() as events:
-        assert (await listing(events))[1:-1] == [Applied(stored)]

@@ -13,7 +13,7 @@ from natsctl import EventType, NatsOptions
 from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.jetstream.events import AGE_S, STREAM, KvEvent, StreamRecorder, events_of
 from natsctl.telemetry import outbox
-from natsctl.telemetry.outbox import BURST, REFILL_S
+from natsctl.telemetry.outbox import BURST
 from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -75,22 +75,6 @@ class TestRecording:
         (event,) = await events(nats)
         assert event.message == "no way to nats://***@hub"
 
-    async def test_an_event_has_camel_case_fields(self, nats: Nats) -> None:
-        async with nats.recorder("apps") as recorder:
-            recorder.event("shop", NORMAL, "Synced", "hi")
-        query = {"last_by_subj": "natsctl.events.apps.shop"}
-        reply = await nats.connection.api(f"STREAM.MSG.GET.{STREAM}", query)
-        assert set(msgspec.json.decode(base64.b64decode(reply["message"]["data"]))) == {
-            "controller",
-            "key",
-            "type",
-            "reason",
-            "message",
-            "firstTimestamp",
-            "lastTimestamp",
-            "count",
-        }
-
     async def test_each_controller_and_key_has_its_subject(self, nats: Nats) -> None:
         async with nats.recorder("apps") as apps, nats.recorder("sites") as sites:
             apps.event("shop", NORMAL, "Synced", "hi")
@@ -113,14 +97,6 @@ class TestRecording:
         assert config["max_bytes"] > 0
         assert config["max_msgs_per_subject"] == BURST
         assert config["discard"] == "old"
-
-    async def test_an_existing_stream_is_not_changed(self, nats: Nats) -> None:
-        config = {"name": STREAM, "subjects": ["natsctl.events.>"], "max_age": 7_000_000_000}
-        await nats.connection.api(f"STREAM.CREATE.{STREAM}", config)
-        async with nats.recorder("apps") as recorder:
-            recorder.event("shop", NORMAL, "Synced", "hi")
-        assert len(await events(nats)) == 1
-        assert (await info(nats))["config"]["max_age"] == 7_000_000_000
 
     async def test_no_stream_is_created_without_an_event(self, nats: Nats) -> None:
         async with nats.recorder("apps"):
@@ -148,15 +124,6 @@ class TestAggregating:
         assert len({event.first for event in recorded}) == 1
         assert recorded[-1].last > recorded[-1].first
 
-    async def test_events_that_differ_in_any_field_are_not_aggregated(self, nats: Nats) -> None:
-        async with nats.recorder("apps") as recorder:
-            recorder.event("shop", WARNING, "SyncFailed", "no")
-            recorder.event("shop", NORMAL, "SyncFailed", "no")
-            recorder.event("shop", WARNING, "Odd", "no")
-            recorder.event("shop", WARNING, "SyncFailed", "yes")
-            recorder.event("bar", WARNING, "SyncFailed", "no")
-        assert [event.count for event in await events(nats)] == [1] * 5
-
 
 class TestLimiting:
     async def test_the_events_of_a_key_are_limited_to_the_burst(self, nats: Nats) -> None:
@@ -165,13 +132,6 @@ class TestLimiting:
                 recorder.event("noisy", WARNING, "SyncFailed", str(number))
         assert [event.message for event in await events(nats)] == [str(n) for n in range(BURST)]
         assert recorder.dropped == 10
-
-    async def test_a_key_above_its_limit_does_not_limit_other_keys(self, nats: Nats) -> None:
-        async with nats.recorder("apps") as recorder:
-            for number in range(BURST + 10):
-                recorder.event("noisy", WARNING, "SyncFailed", str(number))
-            recorder.event("quiet", NORMAL, "Synced", "hi")
-        assert len(await events(nats, "apps.quiet")) == 1
 
 
 class TestEnding:
@@ -225,19 +185,6 @@ class TestFailing:
             for number in range(20_000):
                 recorder.event(f"k{number}", NORMAL, "Synced", "hi")
             assert recorder.dropped == 10_000
-
-
-@pytest.mark.virtual
-async def test_a_limited_key_may_record_one_more_event_each_minute() -> None:
-    recorder = StreamRecorder(None, "apps")  # type: ignore[arg-type]  # nothing is sent
-    for number in range(BURST + 1):
-        recorder.event("noisy", WARNING, "SyncFailed", str(number))
-    assert recorder.dropped == 1
-    for minute in range(3):
-        await asyncio.sleep(REFILL_S)
-        recorder.event("noisy", WARNING, "SyncFailed", f"allowed {minute}")
-        recorder.event("noisy", WARNING, "SyncFailed", f"one too many {minute}")
-        assert recorder.dropped == 2 + minute
 
 
 async def test_events_of_returns_the_newest_message_of_a_repeated_event(nats: Nats) -> None:

@@ -19,7 +19,6 @@ from natsctl.errors import (
     NatsctlError,
     StoreError,
     TooLargeError,
-    TooManyRequestsError,
 )
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.service import (
@@ -178,25 +177,6 @@ async def test_an_unexpected_error_is_logged_and_not_sent_to_the_client(
     assert "s3cret" in caplog.text
 
 
-async def test_the_service_answers_again_after_a_reconnect(
-    cut_proxy: CutProxy, connection: Connection
-) -> None:
-    async with (
-        connect(cut_proxy.url) as second_connection,
-        serving(second_connection, IDENTITY) as service,
-    ):
-        service.offer(ENDPOINTS)
-        await eventually(lambda: responds(connection, "shops.echo"))
-        before = second_connection.losses
-        cut_proxy.cut()
-        await eventually(lambda: second_connection.losses > before)
-        await cut_proxy.heal()
-        await eventually(lambda: responds(connection, "shops.echo"))
-        results = await ask_all(connection, "shops.echo", b"once", timeout_s=30)
-        assert [answer.data for answer in results] == [b"you said once"]
-        assert await counted(connection) >= 3
-
-
 async def test_a_request_reaches_every_instance_or_one_of_a_queue_group(
     service: None, nats_server: NatsServer, connection: Connection
 ) -> None:
@@ -236,30 +216,6 @@ async def test_a_withdrawn_endpoint_has_no_responder(connection: Connection) -> 
     assert await services(connection, "shops", timeout_s=30) == []
     with pytest.raises(StoreError, match="no answer to"):
         await ask_all(connection, "shops.conflict", timeout_s=30)
-
-
-async def test_malformed_info_responses_of_other_clients_are_ignored(
-    service: None, connection: Connection, raw_client: Client
-) -> None:
-
-    async def nonsense(message: Msg) -> None:
-        await message.respond(b"\xff")
-
-    await raw_client.subscribe("$SRV.INFO.shops", cb=nonsense)
-
-    async def both_answer() -> bool:
-        replies = await ask_all(connection, "$SRV.INFO.shops", expected=2, timeout_s=1)
-        return b"\xff" in [answer.data for answer in replies]
-
-    await eventually(both_answer)
-
-    async def only_one_is_found() -> bool:
-        """The search ends if the second answer is late."""
-        found = [info.id for info in await services(connection, "shops", timeout_s=30)]
-        assert len(found) <= 1
-        return found == ["one"]
-
-    await eventually(only_one_is_found)
 
 
 async def test_requests_above_the_concurrency_limit_are_refused(
@@ -322,27 +278,6 @@ async def test_a_flood_of_requests_is_refused_while_the_process_continues(
         assert await ask(connection, "shops.work", timeout_s=30) == b"done"
 
 
-async def test_a_flood_of_protocol_requests_is_refused(
-    nats_server: NatsServer, service: None, connection: Connection, raw_client: Client
-) -> None:
-    responses: list[Msg] = []
-
-    async def note(message: Msg) -> None:
-        responses.append(message)
-
-    async with stranger(nats_server.url) as flooding:
-        await raw_client.subscribe("_INBOX.replies", cb=note)
-        await raw_client.request("$JS.API.INFO")
-        for _ in range(10 * BURST):
-            flooding.publish(b"$SRV.INFO.shops", b"", reply=b"_INBOX.replies")
-        await eventually(lambda: len(responses) == 10 * BURST)
-        refused = [message for message in responses if message.headers]
-        assert len(refused) >= BURST
-        assert [info.name for info in await services(connection, "shops", timeout_s=30)] == [
-            "shops"
-        ]
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -369,21 +304,6 @@ async def test_answers_are_sent_to_inboxes_only(
     assert "a request isn't answered, because its reply subject isn't an inbox" in caplog.text
 
 
-async def test_a_service_that_stays_too_busy_raises_too_many_requests(
-    connection: Connection, raw_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("natsctl.daemon.client.FIND_S", 4.0)
-
-    async def busy(message: Msg) -> None:
-        headers = {ERROR: "there are too many requests: try again later", ERROR_CODE: "429"}
-        await raw_client.publish(message.reply, b"", headers=headers)
-
-    await raw_client.subscribe("$SRV.INFO.natsctl", cb=busy)
-    await raw_client.request("$JS.API.INFO")
-    with pytest.raises(TooManyRequestsError, match="try again later"):
-        await Daemons.find(connection)
-
-
 async def test_a_pending_request_fails_when_its_connection_is_lost(
     cut_proxy: CutProxy,
 ) -> None:
@@ -395,23 +315,6 @@ async def test_a_pending_request_fails_when_its_connection_is_lost(
         cut_proxy.cut()
         with pytest.raises(StoreError, match=r"whether it took effect is unknown|was not sent"):
             await asking
-
-
-async def test_a_pending_request_fails_when_the_service_stops(connection: Connection) -> None:
-    begun = asyncio.Event()
-
-    async def wait(_: bytes) -> bytes:
-        begun.set()
-        await asyncio.sleep(3600)
-        return b"done"
-
-    async with serving(connection, IDENTITY) as service:
-        service.offer([Endpoint(name="wait", subject="shops.wait", handler=wait), ENDPOINTS[0]])
-        await eventually(lambda: responds(connection, "shops.echo"))
-        asking = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
-        await begun.wait()
-    with pytest.raises(NatsctlError, match="stopped during the request"):
-        await asking
 
 
 async def test_a_dead_instance_does_not_delay_the_answers_of_others(

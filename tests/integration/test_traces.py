@@ -14,7 +14,7 @@ from natsctl.model.store import Store
 from natsctl.telemetry.tracing import sync_span
 from tests.support.clients.nats import Nats
 from tests.support.clients.span_recorder import Recording, recording
-from tests.support.servers.kube_http import answering, in_turn, lines
+from tests.support.servers.kube_http import answering, in_turn
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
 
@@ -81,14 +81,6 @@ async def test_a_conflict_is_an_error_of_the_span_and_a_missing_key_is_not(
     assert get.status.status_code is StatusCode.UNSET
 
 
-async def test_requests_outside_of_a_span_are_not_recorded(
-    store: Store, recorded: Recording
-) -> None:
-    await store.create("a", b"{}")
-    await store.get("a")
-    assert recorded.spans == []
-
-
 def to(url: str) -> KubeOptions:
     return KubeOptions(server=url, token="s3cret-token")
 
@@ -132,23 +124,6 @@ async def test_an_unreachable_server_is_an_error_without_a_status_code(
     first = recorded.named("DELETE deployments")[0]
     assert str(first.status.description).startswith("StoreError: cannot delete deployments")
     assert "http.response.status_code" not in (first.attributes or {})
-
-
-async def test_the_span_of_a_watch_request_ends_with_its_response(recorded: Recording) -> None:
-    async with answering(lines(b"{}")) as server, connecting(to(server.url)) as transport:
-        with sync_span("things", dict):
-            async with transport.stream(PATH, query={"watch": "true"}, silence_s=5):
-                (opened,) = recorded.named("GET deployments")
-    assert opened.attributes is not None
-    assert opened.attributes["natsctl.kube.verb"] == "watch"
-    assert opened.attributes["http.response.status_code"] == 200
-
-
-async def test_requests_outside_of_a_span_have_no_traceparent_header(recorded: Recording) -> None:
-    async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
-        await transport.call("GET", PATH)
-        assert "traceparent" not in server.headers[0]
-    assert recorded.spans == []
 
 
 async def test_no_span_contains_a_secret(recorded: Recording) -> None:

@@ -230,19 +230,6 @@ async def test_an_object_that_names_another_resource_adopts_it(
         assert play.reasons.count("AdoptedExternalResource") == 1
 
 
-async def test_a_resource_that_an_earlier_version_took_over_silently_stays(
-    cloud: Cloud, stores: MemoryStores, play: Play
-) -> None:
-    await play.put(external_name="a")  # as the earlier version left it
-    await play.edit("a", lambda document: document["metadata"].update(finalizers=HELD))
-    async with ran(Disks(cloud, nats=stores)):
-        await asyncio.sleep(POLL_S)
-        assert (await play.conditions())["Ready"] == NOT_OWNED
-        await play.primary.delete("a")
-        await asyncio.sleep(POLL_S)
-    assert (cloud.disks, objects(play)) == ({"a": 7}, [])
-
-
 async def test_a_resource_that_is_only_observed_needs_no_permission(
     cloud: Cloud, stores: MemoryStores, play: Play
 ) -> None:
@@ -301,17 +288,6 @@ async def test_a_plan_shows_an_adoption_and_a_stranger(
     external = [action.call for action in planned.keys["a"].actions if action.action == "external"]
     assert external == ["adopt", "update"]
     assert cloud.disks == {"a": 7}
-
-
-async def test_a_poll_is_no_retry(cloud: Cloud, stores: MemoryStores, play: Play) -> None:
-    controller = Disks(cloud, nats=stores)
-    async with ran(controller):
-        await play.put()
-        await asyncio.sleep(5 * POLL_S)
-        assert controller.explain("a").syncs[-1].operation == "requeue"
-        cloud.failures["observe"] = ValueError("no such cloud")
-        await asyncio.sleep(POLL_S)
-        assert controller.explain("a").syncs[-1].operation == "retry"  # of the failed poll
 
 
 async def test_an_explanation_shows_an_adoption_and_a_stranger(

@@ -19,7 +19,6 @@ from natsctl import (
     primary,
     retry_up_to,
 )
-from natsctl.errors import InvalidInputError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing import (
     MemoryCluster,
@@ -212,37 +211,6 @@ async def test_the_status_shows_a_pause_until_its_end(cloud: Cloud) -> None:
     assert synced == [SYNCED, ("False", "ReconcilePaused"), SYNCED]
 
 
-async def test_a_pause_with_an_end_and_a_reason_holds_back_an_object(
-    play: Play, cloud: Cloud
-) -> None:
-    await play.put(size=1)
-    await asyncio.sleep(5)
-    calls = len(cloud.calls)
-    await play.annotate(paused="until=2999-01-01T00:00:00Z reason=a new disk")
-    await asyncio.sleep(5)
-    await play.edit("a", lambda document: document["spec"].update(size=3))
-    await asyncio.sleep(600)
-    assert len(cloud.calls) == calls
-
-
-async def test_an_object_purged_despite_its_finalizer_is_cleaned_up(
-    play: Play, cloud: Cloud
-) -> None:
-    await play.put(size=1)
-    await asyncio.sleep(5)
-    await play.store.delete("a", purge=True)
-    await asyncio.sleep(5)
-    assert cloud.disks == {}
-
-
-async def test_each_of_many_objects_gets_its_own_disk(play: Play, cloud: Cloud) -> None:
-    for number in range(30):
-        await play.put(f"disk.{number}", size=number)
-    await asyncio.sleep(30)
-    assert sorted(cloud.disks.values()) == list(range(30))
-    assert len(cloud.created) == len(set(cloud.created)) == 30
-
-
 async def test_reconciliation_continues_after_an_outage_of_the_store(
     play: Play, cloud: Cloud
 ) -> None:
@@ -292,26 +260,6 @@ async def test_an_invalid_object_is_not_reconciled_until_it_is_valid(
         assert cloud.disks == {"disk-1": 3}
 
 
-async def test_a_queued_object_that_becomes_invalid_is_reconciled_once_it_is_valid(
-    cloud: Cloud,
-) -> None:
-    stores = MemoryStores()
-    play = Play(store=stores.store(DISKS), cloud=cloud)
-    controller = NatsDisks(cloud, nats=stores)
-    controller.workers = 1
-    async with ran(controller):
-        cloud.takes_s["observe"] = 10.0
-        await play.put("busy", size=1)
-        await asyncio.sleep(1)
-        await play.put("a", size=2)
-        await asyncio.sleep(1)
-        await play.edit("a", lambda document: document.update(spec={"size": "huge"}))
-        await asyncio.sleep(60)
-        await play.edit("a", lambda document: document.update(spec={"size": 2}))
-        await asyncio.sleep(60)
-        assert cloud.created == ["busy", "a"]
-
-
 class TestManagedController:
     async def test_the_last_state_of_a_deleted_object_is_kept_until_it_is_cleaned_up(
         self, cloud: Cloud
@@ -342,15 +290,6 @@ class TestManagedController:
             await asyncio.sleep(5)
             assert primaries[0].queue.works == {}
 
-    async def test_an_empty_key_cannot_be_enqueued(self, cloud: Cloud) -> None:
-        controller = NatsDisks(cloud, nats=MemoryStores())
-        async with ran(controller):
-            with pytest.raises(InvalidInputError, match="a key is needed"):
-                controller.enqueue_key("")
-            with pytest.raises(InvalidInputError, match="a key is needed"):
-                controller.resync("")
-            assert controller.idle
-
     async def test_start_is_called_before_and_clean_after_the_reconciliations(
         self, cloud: Cloud
     ) -> None:
@@ -369,13 +308,6 @@ class TestManagedController:
         assert cloud.created == ["a"]
         assert "external-create-succeeded" in await play.annotations()
 
-    async def test_a_controller_without_queued_keys_is_idle(self, cloud: Cloud) -> None:
-        controller = NatsDisks(cloud, nats=MemoryStores())
-        assert not controller.idle
-        async with ran(controller):
-            assert controller.idle
-            assert controller.host.failure is None
-
     async def test_enqueue_key_reconciles_an_object_at_once(self, cloud: Cloud) -> None:
         stores = MemoryStores()
         play = Play(store=stores.store(DISKS), cloud=cloud)
@@ -393,17 +325,6 @@ class TestManagedController:
             await NatsDisks(cloud).run()
         with pytest.raises(UsageError, match="Kubernetes, but no cluster"):
             await ClusterDisks(cloud, nats=MemoryStores()).run()
-
-    async def test_the_name_defaults_to_the_class_name(self, cloud: Cloud) -> None:
-        assert (NatsDisks(cloud).name, ClusterDisks(cloud).name) == ("natsdisks", "cluster-disks")
-
-    async def test_a_stop_before_the_start_prevents_the_start(self, cloud: Cloud) -> None:
-        stores = MemoryStores()
-        await Play(store=stores.store(DISKS)).put(size=1)
-        controller = NatsDisks(cloud, nats=stores)
-        controller.stop()
-        await controller.run()
-        assert cloud.calls == []
 
     async def test_a_retry_policy_can_stop_the_controller(self, cloud: Cloud) -> None:
         class Short(NatsDisks):
@@ -428,16 +349,6 @@ class TestManagedController:
         operator.stop()
         await task
         assert cloud.created == ["a"]
-
-    async def test_a_controller_keeps_its_own_cluster_if_the_operator_has_none(
-        self, cloud: Cloud
-    ) -> None:
-        stores = MemoryStores()
-        operator = Operator([ClusterDisks(cloud, kube=stores.kube)], nats=stores)
-        task = asyncio.create_task(operator.run())
-        await operator.synced.wait()
-        operator.stop()
-        await task
 
 
 class TestClusters:

@@ -3,10 +3,9 @@
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
-from natsctl import Retry, UsageError, kv
+from natsctl import UsageError
 from natsctl.managed import ManagedController
 from natsctl.testing import MemoryStores
 from tests.support.controllers.disk_reconciler import (
@@ -17,8 +16,6 @@ from tests.support.controllers.disk_reconciler import (
     Play,
     ran,
 )
-
-PAUSES = kv(bytes, bucket="natsctl", history=1, replicas=None)
 
 
 class Disks(ManagedDisks):
@@ -69,23 +66,6 @@ class TestClass:
             await Empty(nats=stores).run()
 
 
-async def test_as_many_objects_are_reconciled_at_once_as_there_are_workers(
-    controller: Disks, play: Play, cloud: Cloud
-) -> None:
-    cloud.takes_s["observe"] = 10.0
-    async with ran(controller):
-        for key in "abcde":
-            await play.put(key)
-        await asyncio.sleep(5)
-        assert cloud.calls == ["observe"] * 3
-
-
-class Patient(Disks):
-    """Disks that are retried an hour after a failure."""
-
-    retry = staticmethod(lambda _error, _failures: Retry(3600))
-
-
 async def test_a_new_resource_of_a_purged_object_is_deleted_once_it_is_observed(
     controller: Disks, play: Play, cloud: Cloud
 ) -> None:
@@ -96,49 +76,6 @@ async def test_a_new_resource_of_a_purged_object_is_deleted_once_it_is_observed(
         await play.store.delete("a", purge=True)
         await asyncio.sleep(60)
         assert (cloud.created, cloud.disks) == (["a"], {})
-
-
-async def test_a_failed_object_is_reconciled_at_once_after_the_store_is_reconnected(
-    stores: MemoryStores, play: Play, cloud: Cloud
-) -> None:
-    cloud.failures["observe"] = ValueError("no such cloud")
-    async with ran(Patient(cloud, nats=stores)):
-        await play.put()
-        await asyncio.sleep(1)
-        cloud.failures.clear()
-        await asyncio.sleep(1000)
-        assert cloud.created == []
-        stores.store(DISKS).break_watches()
-        await asyncio.sleep(60)
-        assert cloud.created == ["a"]
-
-
-class TestPauses:
-    """A managed object is neither reconciled nor cleaned up while it is held back."""
-
-    async def test_no_object_of_a_paused_controller_is_reconciled(
-        self, controller: Disks, play: Play, cloud: Cloud, stores: MemoryStores
-    ) -> None:
-        records = stores.store(PAUSES)
-        await records.create("controllers.disks.paused", b"true")
-        await play.put()
-        async with ran(controller):
-            await asyncio.sleep(600)
-            assert cloud.calls == []
-            await records.delete("controllers.disks.paused")
-            await asyncio.sleep(5)
-            assert cloud.created == ["a"]
-
-    async def test_a_quarantined_object_is_not_reconciled(
-        self, controller: Disks, play: Play, cloud: Cloud, stores: MemoryStores
-    ) -> None:
-        await play.put()
-        state = DISKS.digest((await play.store.get("a")).value)
-        deaths = msgspec.json.encode({"count": 3, "last": "", "state": state})
-        await stores.store(PAUSES).create("controllers.disks.deaths.disks.a", deaths)
-        async with ran(controller):
-            await asyncio.sleep(600)
-            assert cloud.calls == []
 
 
 class TestHistory:
@@ -158,16 +95,6 @@ class TestHistory:
 
 
 class TestSyncOutsideOfTheLoop:
-    async def test_an_object_is_reconciled(
-        self, controller: Disks, play: Play, cloud: Cloud
-    ) -> None:
-        await play.put()
-        async with controller.opened():
-            await asyncio.sleep(1)
-            after_s = await controller.sync("a")
-        assert cloud.created == ["a"]
-        assert after_s is not None
-
     async def test_the_resource_of_an_object_whose_history_is_gone_is_deleted(
         self, controller: Disks, play: Play, cloud: Cloud
     ) -> None:

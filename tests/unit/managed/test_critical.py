@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from natsctl.errors import ConflictError, NotFoundError, StoreError
+from natsctl.errors import ConflictError, StoreError
 from natsctl.managed import AnnotationNames, Managed, RetryingCriticalAnnotationUpdater
 from natsctl.testing import MemoryStore
 from tests.support.controllers.disk_reconciler import DISKS, clock
@@ -36,14 +36,6 @@ async def edit(store: MemoryStore, **annotations: str) -> None:
     await store.update("a", json.dumps(document).encode(), revision=stored.revision)
 
 
-async def test_changes_are_merged_into_the_current_annotations() -> None:
-    store = MemoryStore(DISKS)
-    managed = await managed_in(store)
-    await edit(store, others="3", old="4")
-    await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
-    assert await annotations(store) == {"old": "4", "new": "2", "others": "3"}
-
-
 async def test_a_store_error_is_retried() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
@@ -65,15 +57,6 @@ async def test_retries_end_after_the_time_limit() -> None:
         await updater.update_critical_annotations(managed)
     assert asyncio.get_running_loop().time() == pytest.approx(7.0)
     assert managed.annotations["new"] == "2"
-
-
-async def test_a_deleted_object_is_an_error_without_retries() -> None:
-    store = MemoryStore(DISKS)
-    managed = await managed_in(store)
-    await store.delete("a")
-    with pytest.raises(NotFoundError):
-        await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
-    assert asyncio.get_running_loop().time() == 0
 
 
 async def test_another_creation_is_not_overwritten() -> None:

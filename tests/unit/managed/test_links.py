@@ -54,17 +54,6 @@ class TestPlainPuts:
 
 
 class TestRecords:
-    async def test_the_record_contains_the_annotations(self) -> None:
-        play = Play()
-        await play.put()
-        await play.settle()
-        annotations = await play.annotations()
-        assert await record(play) == {
-            "externalName": "disk-1",
-            "pending": annotations["external-create-pending"],
-            "succeeded": annotations["external-create-succeeded"],
-        }
-
     async def test_the_intent_is_recorded_before_the_creation(self) -> None:
         recorded: list[set[str]] = []
 
@@ -101,23 +90,6 @@ class TestRecords:
             await play.reconcile()
         assert play.cloud.created == []
         assert await record(play) == json.loads(intent)
-
-    async def test_the_record_of_an_orphaned_resource_is_deleted(self) -> None:
-        play = Play()
-        await play.put(deletion_policy="orphan")
-        await play.settle()
-        await play.primary.delete("a")
-        await play.settle()
-        assert isinstance(play.records, MemoryStore)
-        assert (play.records.keys(), play.cloud.disks) == ([], {"disk-1": 1})
-
-    async def test_a_missing_resource_is_created_again_and_its_new_name_recorded(self) -> None:
-        play = Play()
-        await play.put()
-        await play.settle()
-        play.cloud.disks.clear()
-        await play.settle()
-        assert (play.cloud.created, (await record(play))["externalName"]) == (["a", "a"], "disk-2")
 
 
 class TestOlderNames:
@@ -157,13 +129,6 @@ class TestOlderNames:
         await play.settle()
         assert isinstance(play.store, MemoryStore)
         assert (play.cloud.disks, play.store.keys()) == ({}, [])
-
-    async def test_an_unknown_creation_under_krateo_names_waits_for_a_person(self) -> None:
-        play = Play()
-        await self._krateo(play, external_create_pending="2026-01-01T00:00:00Z")
-        assert await play.reconcile() is None
-        assert play.cloud.calls == []
-        assert "cannot determine creation result" in await play.message()
 
     async def test_krateo_pause_and_policies_apply_and_keep_their_names(self) -> None:
         play = Play()

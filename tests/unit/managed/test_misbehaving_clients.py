@@ -73,23 +73,6 @@ async def test_a_status_of_a_wrong_type_is_an_error_and_not_stored(verb: str) ->
     assert (await play.conditions())["Synced"] == ("True", "ReconcileSuccess")
 
 
-async def test_an_external_name_of_a_wrong_type_creates_nothing_twice() -> None:
-    class Numbered(CloudClient):
-        async def create(self, managed: Managed[Any]) -> None:
-            await super().create(managed)
-            number: Any = len(managed.external_name)
-            managed.external_name = number
-
-    play = Play(client=Numbered)
-    await play.put()
-    with pytest.raises(UsageError, match=r"cannot hold .* `\$.metadata.annotations\[...\]`"):
-        await play.reconcile()
-    for _ in range(3):
-        assert await play.reconcile() is None
-    assert play.cloud.created == ["a"]
-    assert "natsctl repair external resolve disks/a" in await play.message()
-
-
 @pytest.mark.parametrize(
     ("part", "path"), [("annotations", "metadata.annotations"), ("spec", "spec.zone")]
 )

@@ -77,16 +77,6 @@ class TestCreate:
         assert status["size"] == 3
         assert "lost" not in status  # create sets no status
 
-    async def test_annotations_set_by_create_are_stored(self, play: Play) -> None:
-        class Labelled(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                await super().create(managed)
-                managed.annotations["example.org/rack"] = "7"
-
-        play.connect_with(Labelled)
-        await settled(play)
-        assert (await play.annotations())["example.org/rack"] == "7"
-
     async def test_an_object_is_creating_until_its_new_resource_is_observed(
         self, play: Play
     ) -> None:
@@ -94,23 +84,6 @@ class TestCreate:
         await play.put()
         assert await play.reconcile() == pytest.approx(0.1)
         assert (await play.conditions())["Ready"] == CREATING
-
-    async def test_a_new_resource_that_differs_is_updated_before_its_object_is_ready(
-        self, play: Play
-    ) -> None:
-        class Smaller(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                await super().create(managed)
-                play.cloud.disks[managed.external_name] -= 1
-
-        play.connect_with(Smaller)
-        await play.put(size=3)
-        assert await play.reconcile() == pytest.approx(0.1)
-        assert (await play.conditions())["Ready"] == CREATING
-        await play.reconcile()
-        assert play.cloud.disks == {"disk-1": 3}
-        await play.reconcile()
-        assert (await play.conditions())["Ready"] == READY
 
     async def test_intent_finalizer_and_condition_are_stored_before_create_runs(self) -> None:
         async def create(_managed: Managed[Disk]) -> None:
@@ -126,16 +99,6 @@ class TestCreate:
         assert [set(intent) for intent in intents] == [{"external-create-pending"}]
         assert intents[0]["external-create-pending"].endswith(f"Z revision {revision}")
 
-    async def test_the_result_names_the_revision_before_the_intent(self, play: Play) -> None:
-        await play.put()
-        revision = (await play.store.get("a")).revision
-        await play.reconcile()
-        annotations = await play.annotations()
-        assert annotations["external-name"] == "disk-1"
-        assert annotations["external-create-succeeded"].endswith(
-            f"Z revision {revision} name disk-1"
-        )
-
     async def test_create_does_not_run_if_the_object_changed_after_it_was_read(self) -> None:
         async def observe(managed: Managed[Disk]) -> Observation:
             await play.put(managed.key, size=2)  # type: ignore[attr-defined]
@@ -150,19 +113,6 @@ class TestCreate:
         with pytest.raises(RetryAfter, match="has changed since it was read"):
             await play.reconcile()
         assert await play.annotations() == {}
-
-    async def test_a_new_intent_removes_earlier_results(self, play: Play) -> None:
-        await settled(play)
-        play.cloud.disks.clear()
-        await asyncio.sleep(60)
-        play.cloud.failures["create"] = PermissionError("no more")
-        with pytest.raises(PermissionError):
-            await play.reconcile()
-        annotations = await play.annotations()
-        assert "external-create-succeeded" not in annotations
-        assert annotations["external-create-failed"].endswith(
-            annotations["external-create-pending"][-2:]
-        )
 
 
 class TestGracePeriod:
@@ -197,26 +147,6 @@ class TestGracePeriod:
         await play.reconcile()
         assert play.cloud.created == ["a", "a"]
 
-    async def test_an_older_observation_of_a_new_resource_creates_no_second_one(
-        self, play: Play
-    ) -> None:
-        await settled(play)
-        play.cloud.hide("disk-1", 20)
-        await play.settle()
-        assert play.cloud.created == ["a"]
-
-    async def test_a_wait_that_nobody_needs_to_know_is_not_reported(self, play: Play) -> None:
-        await settled(play)
-        play.cloud.disks.clear()
-        await play.primary.delete("a")
-        await play.reconcile()
-        assert "WaitingForExternalResource" not in play.reasons
-        never_observed = Play()
-        now = clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        await never_observed.put(external_create_pending=now, external_create_succeeded=now)
-        assert await never_observed.reconcile() is not None
-        assert never_observed.reasons == []
-
     async def test_the_creation_of_another_process_has_a_grace_period_of_its_own(
         self, play: Play
     ) -> None:
@@ -247,29 +177,6 @@ class TestGracePeriod:
         await play.primary.delete("a")
         await play.settle()
         assert play.cloud.disks == {}
-
-    async def test_a_deletion_that_was_taken_back_does_not_shorten_the_wait_for_a_new_resource(
-        self, play: Play
-    ) -> None:
-        await settled(play)
-        await play.primary.delete("a")
-        await play.reconcile()
-        await play.edit("a", lambda document: document["metadata"].pop("deletionTimestamp"))
-        await asyncio.sleep(31)
-        await play.reconcile()
-        play.cloud.hide("disk-2", 20)
-        await play.primary.delete("a")
-        await play.settle()
-        assert (play.cloud.created, play.cloud.disks) == (["a", "a"], {})
-
-    async def test_a_new_resource_that_is_deleted_keeps_its_object_no_longer(
-        self, play: Play
-    ) -> None:
-        await settled(play)
-        await play.primary.delete("a")
-        await play.settle()
-        assert play.cloud.disks == {}
-        assert asyncio.get_running_loop().time() < 2
 
 
 class ReadTimeout(Exception):  # noqa: N818 - the names that HTTP libraries use
@@ -315,17 +222,6 @@ class TestFailedCreations:
             await play.reconcile()
         assert ("external-create-failed" not in await play.annotations()) is unknown
 
-    async def test_a_failed_create_is_reported_and_retried(self, play: Play) -> None:
-        play.cloud.failures["create"] = PermissionError("not you")
-        await play.put()
-        with pytest.raises(PermissionError):
-            await play.reconcile()
-        assert await play.conditions() == {"Ready": CREATING, "Synced": FAILED}
-        assert await play.message() == "cannot create: PermissionError: not you"
-        del play.cloud.failures["create"]
-        await play.settle()
-        assert play.cloud.created == ["a"]
-
     async def test_each_failure_doubles_the_wait_which_a_change_of_the_object_ends(self) -> None:
         play, waits = Play(poll_interval_s=4.0), list[float]()
         play.cloud.failures["create"] = OSError("away")
@@ -344,25 +240,6 @@ class TestFailedCreations:
             with pytest.raises(OSError, match="away"):
                 await play.reconcile()
         assert play.cloud.calls.count("create") == 6
-
-    async def test_a_success_resets_the_wait_and_another_step_needs_none(self, play: Play) -> None:
-        play.cloud.failures["create"] = RetryAfter(10.0, "full")
-        await play.put()
-        with pytest.raises(RetryAfter, match="full"):
-            await play.reconcile()
-        with pytest.raises(RetryAfter, match="retried later") as refused:
-            await play.reconcile()
-        assert refused.value.delay_s == pytest.approx(10)
-        play.cloud.disks["found"] = 1
-        await play.annotate(external_name="found")
-        await play.settle()
-        play.cloud.disks.clear()
-        play.cloud.failures["create"] = OSError("away")
-        with pytest.raises(OSError, match="away"):
-            await play.reconcile()
-        with pytest.raises(RetryAfter, match="retried later") as refused:
-            await play.reconcile()
-        assert refused.value.delay_s <= 1.2
 
     async def test_a_create_that_exceeds_the_time_limit_is_cancelled_and_reported(
         self, play: Play
@@ -430,12 +307,6 @@ class TestUnknownCreations:
         assert play.cloud.created == ["a"]
         assert "natsctl repair external resolve disks/a" in await play.message()
 
-    async def test_removing_the_intent_resumes_reconciliation(self, play: Play) -> None:
-        await play.annotate(external_create_pending=None, external_name="disk-1")
-        await play.settle()
-        assert play.cloud.created == ["a"]
-        assert (await play.conditions())["Ready"] == READY
-
     async def test_a_predetermined_name_shows_that_the_resource_was_created(self) -> None:
         play = await self._lost(Play(by_key=True), size=4)
         await play.settle()
@@ -443,42 +314,6 @@ class TestUnknownCreations:
         assert play.cloud.disks == {"a": 4}
         assert "external-create-succeeded" in await play.annotations()
         assert play.reasons[-1] == "CreatedExternalResource"
-
-    async def test_a_predetermined_name_does_not_replace_the_name_of_an_object(self) -> None:
-        play = Play(by_key=True)
-        play.cloud.create("a", "imported", 1)
-        await play.put(external_name="imported")
-        await play.settle()
-        assert await play.annotations() == {"external-name": "imported"}
-
-    async def test_a_missing_resource_of_a_predetermined_name_that_was_removed_is_created_again(
-        self,
-    ) -> None:
-        play = await settled(Play(by_key=True))
-        await play.annotate(external_name=None)
-        play.cloud.disks.clear()
-        await asyncio.sleep(31)
-        await play.settle()
-        assert play.cloud.disks == {"a": 1}
-
-    async def test_a_predetermined_name_shows_that_nothing_was_created(self) -> None:
-        play = Play(by_key=True)
-        play.cloud.failures["create"] = TimeoutError("never sent")
-        await play.put()
-        with pytest.raises(TimeoutError):
-            await play.reconcile()
-        play.cloud.failures.clear()
-        await play.reconcile()
-        assert play.cloud.created == []
-        await asyncio.sleep(31)
-        await play.settle()
-        assert play.cloud.created == ["a"]
-
-    async def test_a_deleted_object_with_a_predetermined_name_deletes_its_resource(self) -> None:
-        play = await self._lost(Play(by_key=True))
-        await play.primary.delete("a")
-        await play.settle()
-        assert (play.cloud.disks, keys(play)) == ({}, [])
 
 
 class TestUpdate:
@@ -494,18 +329,6 @@ class TestUpdate:
         message = "external resource differs"
         levels = {log.levelname for log in caplog.records if message in log.getMessage()}
         assert levels == {"DEBUG"}
-
-    async def test_an_update_that_does_not_change_the_status_writes_nothing(
-        self, play: Play
-    ) -> None:
-        await settled(play)
-        play.cloud.disks["disk-1"] = 5
-        await play.reconcile()
-        play.cloud.disks["disk-1"] = 5
-        before = await play.store.get("a")
-        await play.reconcile()
-        assert play.cloud.disks == {"disk-1": 1}
-        assert await play.store.get("a") == before
 
     @pytest.mark.parametrize(
         ("call", "reason"),
@@ -581,17 +404,6 @@ class TestLateInitialization:
         assert (await play.document())["spec"] == {"size": 1}
         assert "which was set" in await play.message()
 
-    @pytest.mark.parametrize(
-        "client", [late_client(), late_client(late=False, zone="b")], ids=["no change", "not said"]
-    )
-    async def test_other_observations_do_not_change_the_spec(
-        self, client: ExternalClientFns[Disk]
-    ) -> None:
-        play = Play(client=lambda _: client)
-        await play.put(size=1)
-        assert await play.reconcile() == 60
-        assert (await play.document())["spec"] == {"size": 1}
-
 
 class TestDelete:
     async def test_the_finalizer_is_removed_after_the_resource_is_gone(self, play: Play) -> None:
@@ -623,17 +435,6 @@ class TestDelete:
         await play.edit("a", lambda document: document["metadata"]["finalizers"].remove("other"))
         await play.settle()
         assert play.cloud.disks == {}
-
-    async def test_an_object_without_an_external_resource_is_released_despite_finalizers_of_others(
-        self, play: Play
-    ) -> None:
-        await settled(play)
-        await asyncio.sleep(31)  # the grace period ends
-        play.cloud.disks.clear()
-        await play.edit("a", lambda document: document["metadata"]["finalizers"].append("other"))
-        await play.primary.delete("a")
-        assert await play.reconcile() is None
-        assert await play.finalizers() == ["other"]
 
     async def test_a_resource_of_an_object_without_our_finalizer_is_not_deleted(
         self, play: Play
@@ -687,31 +488,6 @@ class TestDelete:
         await play.settle()
         assert play.cloud.created == ["a"]
         assert play.cloud.disks == {}
-
-    async def test_a_key_that_never_existed_causes_no_call(self, play: Play) -> None:
-        assert await play.reconcile("missing") is None
-        assert play.cloud.calls == []
-
-
-class TestPause:
-    async def test_a_paused_object_is_not_observed(self, play: Play) -> None:
-        await play.put(paused="true")
-        for _ in range(3):
-            assert await play.reconcile() is None
-        assert play.cloud.calls == []
-        assert await play.conditions() == {"Synced": ("False", "ReconcilePaused")}
-        assert play.reasons == ["ReconciliationPaused"]
-        await play.annotate(paused="false")
-        await play.settle()
-        assert play.cloud.created == ["a"]
-
-    async def test_a_paused_object_that_is_deleted_keeps_its_finalizer(self, play: Play) -> None:
-        await settled(play)
-        await play.annotate(paused="true")
-        await play.primary.delete("a")
-        await play.reconcile()
-        assert await play.finalizers() == HELD
-        assert play.cloud.disks == {"disk-1": 1}
 
 
 class TestPolicies:
@@ -785,14 +561,6 @@ class TestOptions:
         await play.reconcile()
         assert await play.reconcile() == polled_after_s
 
-    async def test_jitter_shortens_and_lengthens_the_poll_interval(self) -> None:
-        play = Play(poll_jitter_s=10.0)
-        await play.put()
-        await play.reconcile()
-        delays_s = [await play.reconcile() or 0.0 for _ in range(200)]
-        assert 50 <= min(delays_s) < 57
-        assert 63 < max(delays_s) <= 70
-
     async def test_names_and_logger_are_options(self, caplog: pytest.LogCaptureFixture) -> None:
         play = Play(
             finalizer="example.org/mine",
@@ -837,6 +605,14 @@ class TestOptions:
         with pytest.raises(UsageError, match="in part"):
             ManagedReconciler(primary_of(MemoryCluster(MemoryRecorder()).store(partly)))
 
+    async def test_jitter_shortens_and_lengthens_the_poll_interval(self) -> None:
+        play = Play(poll_jitter_s=10.0)
+        await play.put()
+        await play.reconcile()
+        delays_s = [await play.reconcile() or 0.0 for _ in range(200)]
+        assert 50 <= min(delays_s) < 57
+        assert 63 < max(delays_s) <= 70
+
 
 class TestConnecters:
     @staticmethod
@@ -877,18 +653,6 @@ class TestConnecters:
         await play.put()
         await play.reconcile()
         assert asyncio.get_running_loop().time() == 10
-
-    async def test_the_original_error_is_raised_if_the_status_cannot_be_stored(
-        self, play: Play
-    ) -> None:
-        async def observe(_managed: Managed[Any]) -> Observation:
-            play.fail(StoreError("away"))
-            raise ValueError("the first")
-
-        play.connect_with(lambda _: ExternalClientFns(observe_fn=observe))
-        await play.put()
-        with pytest.raises(ValueError, match="the first"):
-            await play.reconcile()
 
     async def test_conditions_set_by_a_client_are_kept(self) -> None:
         async def observe(managed: Managed[Any]) -> Observation:
@@ -956,12 +720,6 @@ class TestOutages:
         assert play.reasons == ["CreatedExternalResource"]
         assert play.cloud.disks == {"disk-2": 1}
 
-    async def test_a_result_does_not_overwrite_another_creation(self, play: Play) -> None:
-        await self._cut_off(play)
-        await play.annotate(external_create_pending="2031-01-01T00:00:00Z revision 99")
-        await play.reconcile()
-        assert "external-name" not in await play.annotations()
-
     async def test_an_intent_without_an_acknowledgement_is_withdrawn(self) -> None:
         class LosingReplies(MemoryStore):
             loses = True
@@ -982,37 +740,6 @@ class TestOutages:
         assert play.cloud.created == []
         await play.settle()
         assert play.cloud.created == ["a"]
-
-    async def test_an_intent_that_was_not_stored_during_an_outage_is_no_unknown_creation(
-        self, play: Play
-    ) -> None:
-        async def observe(_managed: Managed[Disk]) -> Observation:
-            play.fail(StoreError("away"))
-            return Observation()
-
-        play.connect_with(lambda _: ExternalClientFns(observe_fn=observe))
-        await play.put()
-        with pytest.raises(StoreError, match="away"):
-            await play.reconcile()
-        play.fail(None)
-        await play.put(size=2)
-        play.connect_with(CloudClient)
-        play.recorder.events.clear()
-        await play.settle()
-        assert play.reasons == ["CreatedExternalResource"]
-        assert play.cloud.disks == {"disk-1": 2}
-
-    async def test_an_intent_that_the_store_refused_leaves_no_record(self) -> None:
-        store = RefusingStore(lambda _: True, StoreError("away"))
-        play = Play(store=store)
-        await play.put()
-        with pytest.raises(StoreError, match="away"):
-            await play.reconcile()
-        store.refused = lambda _: False
-        await play.put(size=2, paused="true")
-        await play.settle()
-        assert isinstance(play.records, MemoryStore)
-        assert (play.records.keys(), play.cloud.created) == ([], [])
 
 
 class RefusingStore(MemoryStore):
@@ -1087,18 +814,6 @@ class TestRefusedWrites:
         assert await play.message() == f"cannot store {subject}: TooLargeError: it is too large"
         assert play.reasons[-1] == "CannotUpdateManagedResource"
 
-    async def test_a_result_that_cannot_be_stored_is_reported(self, play: Play) -> None:
-        class Cut(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                await super().create(managed)
-                assert isinstance(play.records, MemoryStore)
-                play.records.fail(TooLargeError("it is too large"))
-
-        play.connect_with(Cut)
-        await play.put()
-        await self._failed(play, "the result of the creation")
-        assert (await play.conditions())["Ready"] == CREATING
-
     @pytest.mark.parametrize("everything", [False, True])
     async def test_the_error_of_create_is_raised_although_its_result_cannot_be_stored(
         self,
@@ -1147,14 +862,6 @@ class _GenerationStore(_WrappedStore):
         return await self.inner.get(key)
 
 
-class _ConcurrentStore(_WrappedStore):
-    """A store in which another client writes before each status write."""
-
-    async def patch_status(self, key: str, patch: Any, *, revision: int | None = None) -> Stored:
-        await self.inner.patch_status(key, {"theirs": patch.get("size", 0)})
-        return await self.inner.patch_status(key, patch, revision=revision)
-
-
 class TestCustomResources:
     """The managed object is a custom resource."""
 
@@ -1184,24 +891,6 @@ class TestCustomResources:
         for _ in range(5):
             await play.reconcile("shop/a")
         assert store.writes == writes
-
-    async def test_a_status_is_stored_despite_concurrent_writes(self) -> None:
-        play, store = self._play(_ConcurrentStore)
-        await play.put("shop/a", size=3)
-        await play.settle("shop/a")
-        status: Any = store.document("shop/a")["status"]
-        assert status["size"] == 3
-        assert "theirs" in status
-
-    async def test_an_object_leaves_no_memory_after_its_grace_period(self) -> None:
-        play, _ = self._play(creation_grace_period_s=3600.0)
-        await play.put("shop/b")
-        reference = await settled_weakly(play, "shop/b")
-        await asyncio.sleep(3601)
-        assert reference() is not None
-        await play.settle("shop/b")
-        gc.collect()
-        assert reference() is None
 
 
 class Typed(Object, frozen=True):
