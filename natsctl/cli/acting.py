@@ -6,28 +6,25 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.arguments import (
-    NamedOption,
-    SelectorOption,
-    SomeNamesArgument,
-    WorkersOption,
-    controller_name,
-)
 from natsctl.cli.command import (
+    NAMED,
+    SELECTOR,
+    SOME,
     App,
     StoreOptions,
-    connected,
-    connected_to_stores,
+    controller_name,
     exit_status,
     exit_with,
+    number_option,
     report_error,
 )
-from natsctl.cli.gc import LOCAL_HINT, LocalOption, local_controller, open_local
+from natsctl.cli.gc import LOCAL, LOCAL_HINT, local_controller, open_local
 from natsctl.cli.terminal import progress_bar, write_line, write_notice
 from natsctl.controller import opened
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots import only_primary
 from natsctl.core import history, informer
+from natsctl.core.task_group import WORKERS_MAX
 from natsctl.daemon.plan import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.options import NatsOptions
@@ -41,36 +38,27 @@ app = App()
 REPORTED_LOGGERS = (opened.__name__, history.__name__, informer.INVALID_LOG)
 """Loggers of failures that a local resync reports itself."""
 
-AllOption = Annotated[bool, typer.Option("--all", help="The whole controller of --controller")]
-FailingOption = Annotated[
-    bool, typer.Option("--failing", help="Only keys that fail, as natsctl status names them")
-]
+WHOLE = "--all | The whole controller of --controller"
+FAILING = "Only keys that fail, as natsctl status names them"
 
 
 async def _chosen(
-    fleet: Fleet,
-    words: Sequence[str],
-    selector: str,
-    *,
-    failing: bool,
-    controller: str | None,
-    otherwise: str,
+    fleet: Fleet, words: Sequence[str], selector: str, controller: str | None, *, failing: bool
 ) -> list[Name]:
     """Return the objects that are named, or that labels or failures choose.
 
     Raises `NotFoundError` if none is chosen, and `UsageError` for any other selection.
     """
     if not selector and not failing:
-        return parse_names(words, otherwise=otherwise)
-    selection = Selection.of(words, selector) if selector else None
+        return parse_names(words)
     names = await fleet.failing(controller) if failing else []
-    if words and failing and not selector:
+    if selector:
+        chosen = await fleet.select(Selection.of(words, selector))
+        names = [name for name in chosen if name in names] if failing else chosen
+    elif words:
         if len(words) > 1 or "/" in words[0]:
             raise UsageError("--failing chooses keys: give a bucket alone, or no name")
         names = [name for name in names if name.bucket == words[0]]
-    if selection is not None:
-        chosen = await fleet.select(selection)
-        names = [name for name in chosen if name in names] if failing else chosen
     if not names:
         raise NotFoundError("no key matches")
     return names
@@ -91,24 +79,24 @@ def _show(acted: Acted) -> None:
     "natsctl pause greetings/shop --reason 'waits for the new disk'",
     "natsctl pause greetings -l tier=edge --for 2h",
     "natsctl pause --all -c greetings",
+    objects=SOME,
+    everything=WHOLE,
+    controller=NAMED,
+    selector=SELECTOR,
+    failing=FAILING,
+    reason="TEXT | The reason, for people",
+    lasts="--for TIME | Resume after this time, such as 30m, 2h or 1d",
 )
-@connected
 async def pause(
     options: NatsOptions,
     *,
-    objects: SomeNamesArgument = None,
-    everything: AllOption = False,
-    controller: NamedOption = None,
-    selector: SelectorOption = "",
-    failing: FailingOption = False,
-    reason: Annotated[
-        str,
-        typer.Option("--reason", help="The reason, for people", metavar="TEXT", show_default=False),
-    ] = "",
-    lasts: Annotated[
-        str | None,
-        typer.Option("--for", help="Resume after this time, such as 30m, 2h or 1d", metavar="TIME"),
-    ] = None,
+    objects: list[str] | None = None,
+    everything: bool = False,
+    controller: str | None = None,
+    selector: str = "",
+    failing: bool = False,
+    reason: str = "",
+    lasts: str | None = None,
 ) -> None:
     """Hold back the syncs of keys or of a controller.
 
@@ -116,7 +104,8 @@ async def pause(
     under way goes on to its end. The pause survives restarts: it's the annotation natsctl.io/paused
     of the object, or a record of the controller.
     """
-    _check_whole(objects, "pause", whole=everything, chosen=failing or bool(selector))
+    words = objects or []
+    _check_whole(words, "pause", whole=everything, chosen=failing or bool(selector))
     if not everything and not failing and controller is not None:
         raise UsageError(
             "-c needs --all: the pause of an object holds for every controller that syncs it"
@@ -126,52 +115,53 @@ async def pause(
     async with open_fleet(options) as fleet:
         if everything:
             _show(await fleet.pause_controller(named, new))
-            return
-        names = await _chosen(
-            fleet, objects or (), selector, failing=failing, controller=named, otherwise=""
-        )
-        _show(await fleet.pause(names, new))
+        else:
+            names = await _chosen(fleet, words, selector, named, failing=failing)
+            _show(await fleet.pause(names, new))
 
 
 @app.add(
     "natsctl resume greetings/shop",
     "natsctl resume greetings -l tier=edge",
     "natsctl resume --all -c greetings",
+    objects=SOME,
+    everything=WHOLE,
+    controller=NAMED,
+    selector=SELECTOR,
+    failing=FAILING,
 )
-@connected
 async def resume(
     options: NatsOptions,
     *,
-    objects: SomeNamesArgument = None,
-    everything: AllOption = False,
-    controller: NamedOption = None,
-    selector: SelectorOption = "",
-    failing: FailingOption = False,
+    objects: list[str] | None = None,
+    everything: bool = False,
+    controller: str | None = None,
+    selector: str = "",
+    failing: bool = False,
 ) -> None:
     """Sync paused keys or a paused controller again.
 
     A key is synced once if it changed while it was paused. A key whose object was deleted while it
     was paused is cleaned up.
     """
-    _check_whole(objects, "resume", whole=everything, chosen=failing or bool(selector))
+    words = objects or []
+    _check_whole(words, "resume", whole=everything, chosen=failing or bool(selector))
     named = controller_name(controller)
     async with open_fleet(options) as fleet:
         if everything:
             _show(await fleet.resume_controller(named))
-            return
-        names = await _chosen(
-            fleet, objects or (), selector, failing=failing, controller=named, otherwise=""
-        )
-        _show(await fleet.resume(names, named))
+        else:
+            names = await _chosen(fleet, words, selector, named, failing=failing)
+            _show(await fleet.resume(names, named))
 
 
-def _check_whole(words: Sequence[str] | None, command: str, *, whole: bool, chosen: bool) -> None:
+def _check_whole(words: Sequence[str], command: str, *, whole: bool, chosen: bool) -> None:
     """Raise `UsageError` for --all with a name, and for a bucket or nothing without it."""
     if whole and (words or chosen):
         raise UsageError("--all is for the whole controller: name no object, or leave --all out")
     if not whole and not chosen:
         all_keys = f"; natsctl {command} --all -c CONTROLLER is for a whole controller"
-        parse_names(words or (), otherwise=all_keys)
+        parse_names(words, otherwise=all_keys)
 
 
 @app.add(
@@ -179,21 +169,26 @@ def _check_whole(words: Sequence[str] | None, command: str, *, whole: bool, chos
     "natsctl resync greetings/shop greetings/market",
     "natsctl resync --failing",
     "natsctl resync greetings shop --local -c controllers.greetings:Greetings --verbose",
+    objects=SOME,
+    controller=NAMED,
+    selector=SELECTOR,
+    failing=FAILING,
+    local=LOCAL,
+    verbose="-v | With --local, log the traceback of each failure",
 )
-@connected_to_stores
 async def resync(
     stores: StoreOptions,
     *,
-    objects: SomeNamesArgument = None,
-    controller: NamedOption = None,
-    selector: SelectorOption = "",
-    failing: FailingOption = False,
-    local: LocalOption = False,
-    workers: WorkersOption = None,
-    verbose: Annotated[
-        bool,
-        typer.Option("--verbose", "-v", help="With --local, log the traceback of each failure"),
-    ] = False,
+    objects: list[str] | None = None,
+    controller: str | None = None,
+    selector: str = "",
+    failing: bool = False,
+    local: bool = False,
+    workers: Annotated[
+        int | None,
+        number_option("Number of keys that are synced concurrently", "NUMBER", 1, WORKERS_MAX),
+    ] = None,
+    verbose: bool = False,
 ) -> None:
     """Sync keys now.
 
@@ -201,49 +196,41 @@ async def resync(
     command does not wait: natsctl describe shows the result. With --local, this process calls the
     sync handler once for each key, whether or not a daemon runs, and retries nothing.
     """
-    all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
+    words, chosen = objects or [], selector or failing
+    if local and chosen:
+        raise UsageError("--selector and --failing ask daemons: leave --local out")
+    if not local and (verbose or workers is not None):
+        raise UsageError("--verbose and --workers need --local")
+    names: list[Name] = []
+    if words and not chosen:
+        all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
+        names = parse_names(words, otherwise=all_keys)
     if local:
-        if selector or failing:
-            raise UsageError("--selector and --failing ask daemons: leave --local out")
         runnable = local_controller(controller)
         runnable.workers = runnable.workers if workers is None else workers
-        selected = parse_names(objects, otherwise=all_keys) if objects else []
-        keys = own_keys([only_primary(type(runnable)).kind], selected)
+        keys = own_keys([only_primary(type(runnable)).kind], names)
         await _sync_here(stores, runnable, keys, verbose=verbose)
         return
-    if verbose or workers is not None:
-        raise UsageError("--verbose and --workers need --local")
     named = controller_name(controller)
-    if objects and not selector and not failing:
-        parse_names(objects, otherwise=all_keys)
     async with open_fleet(stores.nats) as fleet:
         try:
-            names: list[Name] = []
-            if objects or selector or failing:
-                names = await _chosen(
-                    fleet,
-                    objects or (),
-                    selector,
-                    failing=failing,
-                    controller=named,
-                    otherwise=all_keys,
-                )
+            if chosen:
+                names = await _chosen(fleet, words, selector, named, failing=failing)
             _show(await fleet.resync(names, named))
         except NoDaemonError as error:
             raise NoDaemonError(f"{error}{LOCAL_HINT}") from None
 
 
 async def _sync_here(
-    stores: StoreOptions, controller: Controller, selected: Sequence[str], *, verbose: bool
+    stores: StoreOptions, controller: Controller, keys: Sequence[str], *, verbose: bool
 ) -> None:
     """Sync the keys in this process, all primaries if there are none; exit with any failure."""
-    if not verbose:
-        for name in REPORTED_LOGGERS:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in () if verbose else REPORTED_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     failures: list[Exception] = []
     async with open_local(controller, stores) as runtime:
-        keys, paused = list(selected), runtime.status().paused
         if not keys:
+            paused = runtime.status().paused
             keys = [key for key in primaries(runtime) if key not in paused]
             if paused:
                 count = "1 paused key is" if len(paused) == 1 else f"{len(paused)} paused keys are"

@@ -1,4 +1,4 @@
-"""Commands: how they're registered, get their settings, run, report errors and end."""
+"""Commands: their options and settings, how they run, report errors and end."""
 
 import asyncio
 import copy
@@ -12,7 +12,9 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from urllib.parse import urlencode
 
 import msgspec
 import typer
@@ -34,19 +36,21 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.options import NatsOptions
 from natsctl.kubernetes.options import KubeOptions
+from natsctl.model.kinds import KvKind
 from natsctl.telemetry.escaping import escaped_lines
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 
-P = ParamSpec("P")
-OptionsT = TypeVar("OptionsT")
+if TYPE_CHECKING:  # what loads a controller takes half a second to import
+    from natsctl.controller.controller import Controller
+    from natsctl.daemon.operator import Guest
+
 F = TypeVar("F", bound=Callable[..., object])
+Kinds = list[KvKind[object]]
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 FAILED, USAGE, NOT_FOUND, CONFLICT = 1, 2, 3, 4
 EXIT_PIPE = 141  # as shells report SIGPIPE: the reader of the output closed the pipe
 INTERRUPTED = 128 + signal.SIGINT
-
-Work = Callable[Concatenate[OptionsT, P], Coroutine[Any, Any, None]]
-LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PANELS = {
@@ -69,10 +73,155 @@ _REQUIRED = re.compile(r"\{(.*)\}")
 _TYPE = re.compile(r" <[^>]*>$")
 _UNNEEDED = re.compile(r"  \[(\d+<=)?x[<>]=\d+\]|; (\d+<=)?x[<>]=\d+(?=\])|  \[required\]")
 
-_settings: ContextVar[Effective] = ContextVar("settings")
+
+# ---- options that commands declare
+
+
+def option(text: str, *flags: str, default: object = "") -> Any:
+    """Return the option that a text such as `-n COUNT>=1 | How many there are` declares.
+
+    Before the bar are flags, of which a long one replaces *flags*, and what stands for the value
+    with its least number. `@` marks an argument. An option without a meaning is hidden.
+    """
+    head, _, meaning = text.rpartition(" | ")
+    words = head.split()
+    own = [word for word in words if word[0] == "-"]
+    metavar, _, least = " ".join(words[len(own) :]).partition(">=")
+    given: dict[str, Any] = {
+        "help": meaning,
+        "hidden": not meaning,
+        "metavar": metavar.lstrip("@") or None,
+        "min": int(least) if least else None,
+        "show_default": default != "" and not isinstance(default, bool),
+    }
+    if metavar.startswith("@"):
+        return typer.Argument(**given)
+    return typer.Option(*(() if "--" in head else flags), *own, **given)
+
+
+ONE = "@BUCKET/KEY | The object: BUCKET/KEY, or BUCKET KEY"
+SOME = "@BUCKET/KEY | The objects: BUCKET/KEY each, or BUCKET and its KEYs"
+CLASS = "-c M:C | Controller class as package.module:Name"
+CLASSES = f"{CLASS}; repeatable"
+NAMED = "-c NAME | Controller's name, or its class as package.module:Name"
+KINDS = "-c M:C | Controller class; the object must match its types for the bucket"
+CREATE = "Create the bucket if it does not exist"
+FILES = "-f FILE | YAML or JSON file, folder, or - for standard input; repeatable"
+SELECTOR = "-l LABELS | Only objects whose labels match, such as a=b,c!=d,e"
+YES = "-y | Do not ask for confirmation"
+
+
+def number_option(text: str, metavar: str, least: int, most: int) -> Any:
+    """Return an option whose value is a number up to *most*."""
+    return typer.Option(metavar=metavar, min=least, max=most, help=text)
+
+
+HOOK_PANEL = "Hook: a handler in any language"
+_PLACE = "BUCKET, or kube:v1/ConfigMap"
+_HOOK: dict[str, tuple[Any, str]] = {
+    "hook": (str | None, "SUBJECT | Subject of a service in place of a class"),
+    "primary": (str | None, "BUCKET | Bucket of its primaries"),
+    "secondary": (list[str] | None, f"KIND | Its children: {_PLACE}; repeatable"),
+    "reads": (list[str] | None, f"KIND | What it may read: {_PLACE}; repeatable"),
+    "schema": (list[str] | None, "BUCKET=FILE | JSON Schema of a bucket's objects, to publish"),
+    "hook_finalize": (bool, "--hook-finalize | Ask it before an object goes away"),
+}
+
+
+def _hook_parameters() -> Iterator[inspect.Parameter]:
+    for name, (kind, text) in _HOOK.items():
+        declared = option(text, f"--{name}", default=False)
+        declared.hidden, declared.rich_help_panel = name != "hook", HOOK_PANEL
+        yield _parameter(name, Annotated[kind, declared], False if kind is bool else None)
+
+
+def _of_hook(arguments: dict[str, Any], *, many: bool) -> None:
+    """Let the options of a hook be the path of a controller that `hook_class` knows."""
+    given = {name: arguments.pop(name) for name in _HOOK}
+    hook, controller = given.pop("hook"), arguments["controller"]
+    if hook is None:
+        if any(given.values()):
+            raise UsageError(
+                "--primary, --secondary, --reads, --schema and --hook-finalize describe a "
+                "hook: add --hook SUBJECT"
+            )
+        if not controller:
+            raise UsageError("what should run? give --controller M:C, or --hook SUBJECT")
+        return
+    if controller and not many:
+        raise UsageError("--hook stands in for --controller: give one of them")
+    given["schema"] = [_with_text(pair) for pair in given["schema"] or ()]
+    given["finalize"] = "yes" if given.pop("hook_finalize") else None
+    query = urlencode({name: value for name, value in given.items() if value}, doseq=True)
+    path = f"hook:{hook}?{query}"
+    arguments["controller"] = [*(controller or ()), path] if many else path
+
+
+def _with_text(pair: str) -> str:
+    """Return `BUCKET=FILE` with the text of the file in place of its name."""
+    bucket, separator, file = pair.partition("=")
+    if not separator:
+        raise UsageError(f"--schema {pair!r}: write BUCKET=FILE")
+    try:
+        return f"{bucket}={Path(file).read_text('utf-8')}"
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--schema {pair}: cannot read the file: {error}") from error
+
+
+def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+# ---- controllers that options name; only who loads one pays for the imports
+
+
+def load_controller(path: str) -> "Controller":
+    """Return a controller of the class at *path*; raises as `load` and `make` do."""
+    from natsctl.daemon.loader import load, make  # noqa: PLC0415 - see above
+
+    _search_current_folder()
+    return make(load(path), path)
+
+
+def load_runnable_controller(path: str) -> "Controller | Guest":
+    """Return what `natsctl run` runs from *path*; raises as `load_runnable` and `make` do."""
+    from natsctl.daemon.loader import load_runnable, make  # noqa: PLC0415 - see above
+
+    _search_current_folder()
+    return make(load_runnable(path), path)
+
+
+def load_kinds(path: str | None, bucket: str) -> Kinds:
+    """Return the kinds that the controller at *path* declares for the bucket, none without a path.
+
+    Raises `UsageError` if the controller has no kind for the bucket, and as `load_controller` does.
+    """
+    if path is None:
+        return []
+    from natsctl.controller.slots import slots  # noqa: PLC0415 - see above
+
+    declared = (slot.kind for slot in slots(type(load_controller(path))))
+    kinds = [kind for kind in declared if isinstance(kind, KvKind) and kind.bucket == bucket]
+    if not kinds:
+        raise UsageError(f"{path} has no kind in bucket {bucket}")
+    return kinds
+
+
+def controller_name(named: str | None) -> str | None:
+    """Return the name of a controller that is given by its name or its class, if it is given."""
+    return load_runnable_controller(named).name if named is not None and ":" in named else named
+
+
+def _search_current_folder() -> None:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 # ---- settings
+
+_settings: ContextVar[Effective] = ContextVar("settings")
 
 
 def settings() -> Effective:
@@ -81,49 +230,22 @@ def settings() -> Effective:
 
 
 class StoreOptions(msgspec.Struct, frozen=True):
-    """The options of the stores of a controller.
-
-    Attributes:
-        cluster: the Kubernetes cluster; None if the settings disable it.
-        owner_names: the labels that link secondaries to primaries.
-    """
+    """The options of a controller's stores; `cluster` is None if the settings disable it."""
 
     nats: NatsOptions
     cluster: KubeOptions | None
     owner_names: OwnerNames
-
-    @classmethod
-    def of(cls, effective: Effective) -> "StoreOptions":
-        """Return the options of the stores in these settings."""
-        configured = effective.settings
-        return cls(effective.nats, configured.cluster, configured.controllers.owner_names)
-
-
-def typed_options(effective: Effective) -> list[str]:
-    """Return the options that were typed, for a process with the same environment."""
-    words = [] if effective.file is None else [f"--{CONFIG}", str(effective.file)]
-    for name, source in effective.sources.items():
-        if source.startswith("--"):
-            value = effective.value(name)
-            text = ",".join(value) if isinstance(value, tuple) else str(value)
-            words += [source] if isinstance(value, bool) else [source, text]
-    return words
-
-
-def _in(setting: Setting, names: Iterable[str]) -> bool:
-    return bool(setting.flags) and not {setting.section, setting.name}.isdisjoint(names)
 
 
 @functools.cache
 def _options(names: tuple[str, ...]) -> list[TyperOption]:
     """Return the options of the settings in these sections, or with these names."""
 
-    def parameter(setting: Setting) -> inspect.Parameter:
-        switch = setting.form is SWITCH
-        default = setting.default
+    def declared(setting: Setting) -> inspect.Parameter:
+        switch, default = setting.form is SWITCH, setting.default
         shown = f" [default: {default}]" if default not in ("none", "false") else ""
         shown = shown if len(setting.meaning + shown) < LINE else ""
-        option: Any = typer.Option(
+        info: Any = typer.Option(
             *setting.flags,
             metavar=None if switch else setting.form.metavar,
             help=f"{setting.meaning}{shown}",
@@ -132,12 +254,7 @@ def _options(names: tuple[str, ...]) -> list[TyperOption]:
             hidden=setting.section in GLOBAL or not setting.common,
         )
         kind: Any = bool if switch else str | None
-        return inspect.Parameter(
-            setting.parameter,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False if switch else None,
-            annotation=Annotated[kind, option],
-        )
+        return _parameter(setting.parameter, Annotated[kind, info], False if switch else None)
 
     config: Any = typer.Option(
         f"--{CONFIG}",
@@ -146,15 +263,10 @@ def _options(names: tuple[str, ...]) -> list[TyperOption]:
         rich_help_panel=PANELS["nats"],
         hidden=True,
     )
-    parameters = [parameter(setting) for setting in SETTINGS if _in(setting, names)]
-    parameters.append(
-        inspect.Parameter(
-            CONFIG,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[str | None, config],
-        )
+    wanted = (
+        one for one in SETTINGS if one.flags and not {one.section, one.name}.isdisjoint(names)
     )
+    parameters = [*map(declared, wanted), _parameter(CONFIG, Annotated[str | None, config], None)]
 
     def declare() -> None:
         """Have the options as parameters."""
@@ -168,7 +280,7 @@ def _options(names: tuple[str, ...]) -> list[TyperOption]:
 
 def global_flags() -> dict[str, bool]:
     """Return the options that every command takes, each with whether it takes a value."""
-    return {flag: not option.is_flag for option in _options(GLOBAL) for flag in option.opts}
+    return {flag: not one.is_flag for one in _options(GLOBAL) for flag in one.opts}
 
 
 # ---- commands
@@ -213,14 +325,19 @@ class Command(TyperCommand):
         *own, help_ = super().get_params(ctx)
         taken = {flag for param in own for flag in param.opts}
         options = [one for one in _options(self.sections) if taken.isdisjoint(one.opts)]
-        if EXPANDED.get():
-            own, options = [], [_shown(one) for one in (*own, *options) if "-c" not in one.opts]
+        if EXPANDED.get():  # to be shown only, with the variables
+            variables = {setting.parameter: setting.variables for setting in SETTINGS}
+            shown: list[Any] = [copy.copy(one) for one in (*own, *options) if "-c" not in one.opts]
+            for one in shown:
+                one.hidden = False
+                if one.name in variables:
+                    one.envvar, one.show_envvar = list(variables[one.name]), True
+            return [*shown, help_]
         return [*own, *options, help_]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command within its settings."""
-        names = [option.name for option in _options(self.sections)]
-        typed = {name: ctx.params.pop(name, None) for name in names}
+        typed = {one.name: ctx.params.pop(one.name, None) for one in _options(self.sections)}
         config = typed.pop(CONFIG)
         token = _settings.set(load_settings(typed, os.environ, config=config))
         try:
@@ -229,24 +346,14 @@ class Command(TyperCommand):
             _settings.reset(token)
 
 
-def _shown(option: Any) -> Any:
-    """Return an option as `natsctl options` shows it, with its variables; it is only shown."""
-    option = copy.copy(option)
-    option.hidden = False
-    setting = next((one for one in SETTINGS if one.parameter == option.name), None)
-    if setting is not None:
-        option.envvar, option.show_envvar = list(setting.variables), True
-    return option
-
-
 class App(typer.Typer):
     """The commands of one module."""
 
-    def __init__(self, *, completion: bool = False, help: str | None = None) -> None:  # noqa: A002 - typer's word
+    def __init__(self, *, help: str | None = None) -> None:  # noqa: A002 - typer's word
         super().__init__(
             help=help,
             rich_markup_mode=None,
-            add_completion=completion,
+            add_completion=False,
             context_settings=CONTEXT_SETTINGS,
             suggest_commands=False,
         )
@@ -254,47 +361,64 @@ class App(typer.Typer):
     def add(
         self,
         *examples: str,
-        name: str | None = None,
-        settings: Sequence[str] = (),
+        called: str | None = None,
+        sections: Sequence[str] = (),
         quiet: bool = False,
+        hooks: bool = False,
+        **options: str,
     ) -> Callable[[F], F]:
         """Register a function as a command, with examples at the end of its help.
 
-        *settings* are the sections or names of settings whose options it has beside the global
-        ones; with *quiet*, its help leaves them out.
+        A first parameter for `NatsOptions` or `StoreOptions` gets those of the settings. *options*
+        declare the others by name, see `option`. *sections* are the sections or names of settings
+        whose options it has beside the global ones; with *quiet*, its help leaves them out. With
+        *hooks*, the options of a hook stand in for `--controller`.
         """
         lines = ["\b", "Examples:", *(f"  {example}" for example in examples)]
-        kind = type("Command", (Command,), {"sections": (*GLOBAL, *settings), "quiet": quiet})
-        return self.command(
-            name, cls=kind, epilog="\n".join(lines), context_settings=CONTEXT_SETTINGS
-        )
+        kind = type("Command", (Command,), {"sections": (*GLOBAL, *sections), "quiet": quiet})
 
+        def register(work: F) -> F:
+            parameters = dict(inspect.signature(work).parameters)
+            first = next(iter(parameters), "")
+            opened = parameters[first].annotation if parameters else None
+            if opened in (NatsOptions, StoreOptions):
+                del parameters[first]
+            for name, text in options.items():
+                one = parameters[name]
+                flag = f"--{name.strip('_').replace('_', '-')}"
+                kind_of: Any = one.annotation
+                declared = Annotated[kind_of, option(text, flag, default=one.default)]
+                parameters[name] = one.replace(annotation=declared)
+            many = False
+            if hooks:
+                one = parameters["controller"]
+                base, *declared_as = get_args(one.annotation)
+                many, optional = base == list[str], Annotated[(base | None, *declared_as)]
+                parameters["controller"] = one.replace(annotation=optional, default=None)
+                parameters |= {parameter.name: parameter for parameter in _hook_parameters()}
 
-def connected(
-    work: Work[NatsOptions, P], *, loop_factory: LoopFactory | None = None
-) -> Callable[..., None]:
-    """Make a command of a coroutine function whose first argument is the `NatsOptions`."""
-    return _completed(work, lambda: settings().nats, loop_factory)
+            @functools.wraps(work)
+            def command(**arguments: Any) -> None:
+                if hooks:
+                    _of_hook(arguments, many=many)
+                effective = settings()
+                filled: list[object] = []
+                if opened is NatsOptions:
+                    filled = [effective.nats]
+                elif opened is StoreOptions:
+                    names = effective.settings.controllers.owner_names
+                    filled = [StoreOptions(effective.nats, effective.settings.cluster, names)]
+                result = work(*filled, **arguments)
+                if inspect.iscoroutine(result):
+                    complete(result)
 
+            command.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]  # typer reads it
+            epilog = "\n".join(lines)
+            added = self.command(called, cls=kind, epilog=epilog, context_settings=CONTEXT_SETTINGS)
+            added(command)
+            return work
 
-def connected_to_stores(work: Work[StoreOptions, P]) -> Callable[..., None]:
-    """Do the same for a coroutine function whose first argument is the `StoreOptions`."""
-    return _completed(work, lambda: StoreOptions.of(settings()))
-
-
-def _completed(
-    work: Callable[..., Coroutine[Any, Any, None]],
-    first: Callable[[], object],
-    loop_factory: LoopFactory | None = None,
-) -> Callable[..., None]:
-    @functools.wraps(work)
-    def command(**arguments: Any) -> None:
-        complete(work(first(), **arguments), loop_factory)
-
-    signature = inspect.signature(work)
-    parameters = list(signature.parameters.values())[1:]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-    return command
+        return register
 
 
 def complete(work: Coroutine[Any, Any, None], loop_factory: LoopFactory | None = None) -> None:
@@ -331,24 +455,23 @@ def interruptible() -> Iterator[None]:
 
 # ---- errors
 
-_LABEL = "natsctl: error: "
-_STATUS: tuple[tuple[type[NatsctlError], int], ...] = (
-    (UsageError, USAGE),
-    (InvalidKeyError, USAGE),
-    (NotFoundError, NOT_FOUND),
-    (StoreMissingError, NOT_FOUND),
-    (ConflictError, CONFLICT),
-)
-
 
 def exit_status(error: BaseException) -> int:
     """Return the exit status of a command that ends with *error*."""
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), FAILED)
+    match error:
+        case UsageError() | InvalidKeyError():
+            return USAGE
+        case NotFoundError() | StoreMissingError():
+            return NOT_FOUND
+        case ConflictError():
+            return CONFLICT
+        case _:
+            return FAILED
 
 
 def exit_with(statuses: Iterable[int]) -> None:
     """Exit with the first status that is not 0; return if all statuses are 0."""
-    failure = next((status for status in statuses if status), 0)
+    failure = next(filter(None, statuses), 0)
     if failure:
         raise typer.Exit(failure)
 
@@ -359,42 +482,19 @@ def report(error: BaseException) -> int:
     Errors of natsctl and of the operating system are one line. Other errors are written with their
     traceback, for the author of the code. Every member of an exception group is written.
     """
-    for text in error_texts(error):
-        write_error(text)
-    return exit_status(next(_leaves(error)))
-
-
-def error_texts(error: BaseException) -> Iterator[str]:
-    """Yield the text of each member of the error as `report` writes it, without a colour."""
-    for leaf in _leaves(error):
-        message = _message(leaf)
-        if message is None:
-            text = "".join(traceback.format_exception(leaf)).rstrip("\n")
-            yield escaped_lines(hidden(text, limit=TRACEBACK_MAX))
-        else:
-            yield f"{_LABEL}{escaped_lines(hidden(message))}"
-
-
-def report_error(message: str) -> None:
-    """Write an error message to standard error, without secrets; further lines are indented."""
-    write_error(f"{_LABEL}{escaped_lines(hidden(message))}")
-
-
-def write_error(text: str) -> None:
-    """Write a text of `error_texts` to standard error, with a colour on a terminal."""
-    label = f"natsctl: {coloured('error:', typer.colors.RED, sys.stderr)} "
-    write_stderr(f"{label}{text.removeprefix(_LABEL)}" if text.startswith(_LABEL) else text)
-
-
-def _message(error: BaseException) -> str | None:
-    """Return the message of an error; None if its traceback is needed."""
-    if isinstance(error, NatsctlError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, RecursionError):
-        return "a value is nested too deeply to be read or written"
-    return None
+    leaves = list(_leaves(error))
+    for leaf in leaves:
+        match leaf:
+            case NatsctlError():
+                report_error(str(leaf))
+            case OSError(strerror=str(reason)):
+                report_error(f"{leaf.filename}: {reason}" if leaf.filename else reason)
+            case RecursionError():
+                report_error("a value is nested too deeply to be read or written")
+            case _:
+                text = "".join(traceback.format_exception(leaf)).rstrip("\n")
+                write_stderr(escaped_lines(hidden(text, limit=TRACEBACK_MAX)))
+    return exit_status(leaves[0])
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -405,25 +505,24 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-# ---- wrong usage
+def report_error(message: str) -> None:
+    """Write an error message to standard error, without secrets; further lines are indented."""
+    label = coloured("error:", typer.colors.RED, sys.stderr)
+    write_stderr(f"natsctl: {label} {escaped_lines(hidden(message))}")
 
 
 def explain_usage(error: typer.TyperException) -> str:
     """Return one line about the error that also names the help of the command."""
-    context = getattr(error, "ctx", None)
+    context: Any = getattr(error, "ctx", None)
     hint = "" if context is None else f" (see {context.command_path} --help)"
-    return f"{_explanation(error, context)}{hint}"
-
-
-def _explanation(error: typer.TyperException, context: Any) -> str:
-    option = getattr(error, "option_name", None)
-    if option is not None and hasattr(error, "possibilities"):
+    flag = getattr(error, "option_name", None)
+    if flag is not None and hasattr(error, "possibilities"):
         params = [] if context is None else context.command.get_params(context)
         names = [name for param in params for name in param.opts if name.startswith("--")]
-        return f"there is no option {option}{did_you_mean(option, names)}"
+        return f"there is no option {flag}{did_you_mean(flag, names)}{hint}"
     command = re.fullmatch(r"(?s)No such command '(.*)'\.", error.format_message())
     if command is not None:
         names = [] if context is None else list(context.command.list_commands(context))
-        return f"there is no command {command[1]}{did_you_mean(command[1], names)}"
+        return f"there is no command {command[1]}{did_you_mean(command[1], names)}{hint}"
     text = error.format_message().replace("Value error, ", "").rstrip(".")
-    return re.sub(r"(^|: )([A-Z])(?=[a-z])", lambda found: found[0].lower(), text)
+    return re.sub(r"(^|: )([A-Z])(?=[a-z])", lambda found: found[0].lower(), text) + hint

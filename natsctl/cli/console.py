@@ -4,17 +4,14 @@ import asyncio
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from html import escape
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from natsctl.cli.arguments import controller_option, load_runnable_controller, port_option
-from natsctl.cli.command import App, StoreOptions, connected_to_stores
+from natsctl.cli.command import App, StoreOptions, load_runnable_controller, number_option
 from natsctl.cli.terminal import write_line, write_notice
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
@@ -22,7 +19,6 @@ from natsctl.console.http import ConsoleAccess, is_loopback, serving
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.plan import plan
 from natsctl.daemon.signals import until_signalled
-from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import connect
 from natsctl.model.plans import Plan
 
@@ -34,23 +30,21 @@ app = App()
     "natsctl console --open",
     "natsctl console --port 0 --context hub",
     "natsctl console -c controllers.greetings:Greetings",
+    controller="-c M:C | Controller class that the page plans with, instead of a daemon; "
+    "repeatable",
+    bind="ADDRESS | Address or host name to serve the page on",
+    opened="--open | Open the page in the browser",
 )
-@connected_to_stores
 async def console(
     stores: StoreOptions,
     *,
-    controller: Annotated[
-        list[str] | None,
-        controller_option(
-            "Controller class that the page plans with, instead of a daemon; repeatable"
-        ),
+    controller: list[str] | None = None,
+    port: Annotated[
+        int | None,
+        number_option("Port of the page; 0 for any [default: 8222]", "PORT", 0, 65535),
     ] = None,
-    port: Annotated[int | None, port_option("Port of the page", default=8222)] = None,
-    bind: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address or host name to serve the page on"),
-    ] = "127.0.0.1",
-    opened: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
+    bind: str = "127.0.0.1",
+    opened: bool = False,
 ) -> None:
     """Serve a page that shows controllers and their objects.
 
@@ -59,29 +53,21 @@ async def console(
     Without a daemon, the page shows buckets. The command runs until it is stopped.
     """
     planners = dict(_planner(path, stores) for path in controller or ())
-    await until_signalled(_serve(stores.nats, port, bind, planners, opened=opened))
 
+    async def serve() -> None:
+        async with connect(stores.nats) as nats:
+            page = Console(nats.connection, version=installed("natsctl"), planners=planners)
+            try:
+                async with serving(page, ConsoleAccess(bind), bind, port) as url:
+                    if not is_loopback(bind):
+                        write_notice(f"other machines can reach the console on {bind}, without TLS")
+                    write_line(f"the console serves {url}")
+                    with _open_in_browser(url) if opened else nullcontext():
+                        await asyncio.Event().wait()
+            finally:
+                await page.close()
 
-async def _serve(
-    options: NatsOptions,
-    port: int | None,
-    bind: str,
-    planners: Mapping[str, MakePlan],
-    *,
-    opened: bool,
-) -> None:
-    async with connect(options) as nats:
-        access = ConsoleAccess(bind)
-        console = Console(nats.connection, version=installed("natsctl"), planners=planners)
-        try:
-            async with serving(console, access, bind, port) as url:
-                if not is_loopback(bind):
-                    write_notice(f"other machines can reach the console on {bind}, without TLS")
-                write_line(f"the console serves {url}")
-                with _open_in_browser(url) if opened else nullcontext():
-                    await asyncio.Event().wait()
-        finally:
-            await console.close()
+    await until_signalled(serve())
 
 
 def _planner(path: str, stores: StoreOptions) -> tuple[str, MakePlan]:

@@ -12,14 +12,12 @@ import msgspec
 import yaml
 from msgspec import UNSET
 
-from natsctl.cli.arguments import Kinds, KindsOption, NameArgument, load_kinds
-from natsctl.cli.command import App, StoreOptions, connected_to_stores
+from natsctl.cli.command import KINDS, ONE, App, Kinds, StoreOptions, load_kinds
 from natsctl.cli.output import TABLE, OutputOption, yaml_text
-from natsctl.cli.parsing import parsed_yaml
-from natsctl.cli.schemas import Validate, ValidateOption, Validator
+from natsctl.cli.schemas import VALIDATE, Validate, Validator
 from natsctl.cli.terminal import write_notice
-from natsctl.cli.values import DesiredObject, NewValue, replace, value_of_document, with_version
-from natsctl.cli.writing import DryRun, DryRunOption
+from natsctl.cli.values import parsed_yaml, replace, value_of_document, with_version
+from natsctl.cli.writing import DRY, Writing, writing
 from natsctl.core.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -43,12 +41,7 @@ app = App()
 
 
 class Clash(msgspec.Struct, frozen=True):
-    """A field that both sides changed to different values.
-
-    Attributes:
-        path: the path of the field, such as `spec.text`.
-        theirs: the value of the other side; `UNSET` if the other side removed the field.
-    """
+    """A field that both sides changed; *theirs* is `UNSET` if the other side removed it."""
 
     path: str
     theirs: object
@@ -59,48 +52,34 @@ class Clash(msgspec.Struct, frozen=True):
         return f"{self.path} is {value}"
 
 
-class Merged(msgspec.Struct, frozen=True):
-    """A document with the changes of both sides. A field that clashes has our value."""
-
-    document: dict[str, object]
-    clashes: tuple[Clash, ...]
-
-
-def merged(base: dict[str, object], ours: dict[str, object], theirs: dict[str, object]) -> Merged:
+def merged(base: Document, ours: Document, theirs: Document) -> tuple[Document, list[Clash]]:
     """Merge *ours* and *theirs*, which are both changes of *base*.
 
-    Mappings are merged field by field, at every level. A list is one value.
+    Mappings are merged field by field, at every level. A list is one value. A field that clashes
+    has our value.
     """
     clashes: list[Clash] = []
-    document = dict(_fields(base, ours, theirs, (), clashes))
-    return Merged(document, tuple(clashes))
 
+    def fields(base: Document, ours: Document, theirs: Document, path: str) -> Document:
+        merged: Document = {}
+        for name in dict.fromkeys((*ours, *theirs)):
+            before, our, their = (side.get(name, UNSET) for side in (base, ours, theirs))
+            found = value(before, our, their, f"{path}.{name}" if path else name)
+            if found is not UNSET:
+                merged[name] = found
+        return merged
 
-def _fields(
-    base: dict[str, object],
-    ours: dict[str, object],
-    theirs: dict[str, object],
-    path: tuple[str, ...],
-    clashes: list[Clash],
-) -> Iterator[tuple[str, object]]:
-    for name in dict.fromkeys((*ours, *theirs)):
-        before, our, their = (side.get(name, UNSET) for side in (base, ours, theirs))
-        value = _value(before, our, their, (*path, name), clashes)
-        if value is not UNSET:
-            yield name, value
-
-
-def _value(
-    base: object, ours: object, theirs: object, path: tuple[str, ...], clashes: list[Clash]
-) -> object:
-    if same(theirs, ours) or same(theirs, base):
+    def value(base: object, ours: object, theirs: object, path: str) -> object:
+        if same(theirs, ours) or same(theirs, base):
+            return ours
+        if same(ours, base):
+            return theirs
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            return fields(base if isinstance(base, dict) else {}, ours, theirs, path)
+        clashes.append(Clash(path, theirs))
         return ours
-    if same(ours, base):
-        return theirs
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return dict(_fields(base if isinstance(base, dict) else {}, ours, theirs, path, clashes))
-    clashes.append(Clash(".".join(path), theirs))
-    return ours
+
+    return fields(base, ours, theirs, ""), clashes
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -109,54 +88,16 @@ class Draft(msgspec.Struct, frozen=True):
     base: Stored
     document: Document
 
-    @classmethod
-    def of(cls, base: Stored) -> "Draft":
-        """Return a draft that changes nothing."""
-        return cls(base, _visible(base))
 
-    @property
-    def document_before(self) -> Document:
-        """The fields before they were edited."""
-        return _visible(self.base)
-
-    def unchanged(self, text: str) -> bool:
-        """Return whether *text* describes the stored object."""
-        try:
-            return documents.same(_parsed(text), self.document_before)
-        except UsageError:
-            return False
-
-    def edited(self, text: str) -> "Draft":
-        """Return the draft with the fields in *text*; raises `UsageError` if they are invalid."""
-        document = _parsed(text)
-        hidden = [name for name in (*ENVELOPE, "status") if name in document]
-        metadata = document.get("metadata")
-        if isinstance(metadata, dict):
-            hidden += [f"metadata.{name}" for name in BOOKKEEPING if name in metadata]
-        if hidden and (is_object(document) or is_object(self.document_before)):
-            raise UsageError(f"{', '.join(hidden)} cannot be changed here: leave it out")
-        return Draft(self.base, document)
-
-    @property
-    def changes_fields(self) -> bool:
-        """Return whether fields beside the metadata were changed."""
-        return bool(self._changed().keys() - {"metadata"})
-
-    def changed_value(self) -> NewValue:
-        """Return the changed fields of an object, or the whole value if it is not an object."""
-        return DesiredObject(self._changed()) if is_object(self.document) else self.new_value()
-
-    def _changed(self) -> Document:
-        before = self.document_before
-        return {
-            name: field
-            for name, field in self.document.items()
-            if name not in before or not documents.same(field, before[name])
-        }
-
-    def new_value(self) -> NewValue:
-        """Return the value to store; raises `UsageError` if the draft has no spec and no value."""
-        return value_of_document(self.document)
+def visible(stored: Stored) -> Document:
+    """Return the fields that can be edited."""
+    message = Message(stored.key, stored.revision, stored.value, marker=None, created="")
+    fields = documents.without(described("", message), *ENVELOPE)
+    if not is_object(fields):
+        return fields
+    metadata = documents.without(documents.metadata_of(fields), *BOOKKEEPING)
+    other_fields = documents.without(fields, "metadata", "status")
+    return {"metadata": metadata, **other_fields} if metadata else other_fields
 
 
 def editor_text(bucket: str, draft: Draft, *notes: str) -> str:
@@ -182,17 +123,7 @@ def without_comments(text: str) -> str:
     return "\n".join(lines)
 
 
-def _visible(stored: Stored) -> Document:
-    message = Message(stored.key, stored.revision, stored.value, marker=None, created="")
-    fields = documents.without(described("", message), *ENVELOPE)
-    if not is_object(fields):
-        return fields
-    metadata = documents.without(documents.metadata_of(fields), *BOOKKEEPING)
-    other_fields = documents.without(fields, "metadata", "status")
-    return {"metadata": metadata, **other_fields} if metadata else other_fields
-
-
-def _parsed(text: str) -> Document:
+def _edited(text: str) -> Document:
     try:
         document = parsed_yaml(text)
     except yaml.YAMLError as error:
@@ -202,34 +133,41 @@ def _parsed(text: str) -> Document:
     return documents.parse(documents.render(document))
 
 
-VARIABLES = ("VISUAL", "EDITOR")
+def _check_hidden(document: Document, before: Document) -> None:
+    """Raise `UsageError` for fields of an object that natsctl maintains."""
+    metadata = document.get("metadata")
+    names = [name for name in (*ENVELOPE, "status") if name in document]
+    if isinstance(metadata, dict):
+        names += [f"metadata.{name}" for name in BOOKKEEPING if name in metadata]
+    if names and (is_object(document) or is_object(before)):
+        raise UsageError(f"{', '.join(names)} cannot be changed here: leave it out")
 
-DEFAULT = "vi"
+
+# ---- the editor
 
 
-def editor_command() -> list[str]:
-    """Return the words of the editor's command line.
-
-    Raises `UsageError` if the environment variable is not a valid command line.
-    """
-    named = next(((name, os.environ[name]) for name in VARIABLES if os.environ.get(name)), None)
-    variable, text = named or ("", DEFAULT)
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"{variable} is {text!r}, which is not a command: {error}") from error
-    return words or [DEFAULT]
+def _editor() -> list[str]:
+    """Return the words of the editor's command line; raises `UsageError` if they aren't valid."""
+    for variable in ("VISUAL", "EDITOR"):
+        if text := os.environ.get(variable):
+            try:
+                return shlex.split(text) or ["vi"]
+            except ValueError as error:
+                raise UsageError(
+                    f"{variable} is {text!r}, which is not a command: {error}"
+                ) from error
+    return ["vi"]
 
 
 @contextmanager
-def edited_file(command: Sequence[str], *, prefix: str) -> Iterator["EditedFile"]:
+def _edited_file(command: Sequence[str], prefix: str) -> Iterator["_EditedFile"]:
     """Create a temporary file that only this user can read, for the editor *command*.
 
     The file is deleted at the end of the context, unless it was kept.
     """
     descriptor, name = tempfile.mkstemp(prefix=f"{prefix.replace('/', '_')}-", suffix=".yaml")
     os.close(descriptor)
-    file = EditedFile(command, Path(name))
+    file = _EditedFile(command, Path(name))
     try:
         yield file
     finally:
@@ -237,13 +175,9 @@ def edited_file(command: Sequence[str], *, prefix: str) -> Iterator["EditedFile"
             file.path.unlink(missing_ok=True)
 
 
-class EditedFile:
-    """A temporary file and the editor that opens it; see `edited_file`."""
-
+class _EditedFile:
     def __init__(self, command: Sequence[str], path: Path) -> None:
-        self.path = path
-        self.kept = False
-        self._command = command
+        self.path, self.kept, self._command = path, False, command
 
     async def edit(self, text: str) -> str:
         """Open *text* in the editor, and return the text when the editor has ended.
@@ -257,7 +191,7 @@ class EditedFile:
         except OSError as error:
             raise UsageError(
                 f"the editor {self._command[0]!r} cannot be run ({error.strerror}): name another "
-                f"in {VARIABLES[-1]}"
+                "in EDITOR"
             ) from error
         try:
             status = await process.wait()
@@ -265,115 +199,33 @@ class EditedFile:
             if process.returncode is None:
                 process.terminate()
                 await process.wait()
-        if status:
-            self._keep_if_changed(text)
-            raise NatsctlError(f"the editor ended with status {status}: nothing was stored")
-        try:
-            return self.path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            self._keep_if_changed(text)
-            raise NatsctlError(f"the edited file cannot be read: {error}") from error
+        reason = f"the editor ended with status {status}: nothing was stored"
+        if not status:
+            try:
+                return self.path.read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = f"the edited file cannot be read: {error}"
+        with suppress(OSError):
+            if self.path.read_bytes() != text.encode():
+                self._keep()
+        raise NatsctlError(reason)
 
     def keep(self, text: str) -> None:
         """Write *text* to the file, and keep the file."""
         self.path.write_text(f"{text}\n", "utf-8")
         self._keep()
 
-    def _keep_if_changed(self, original: str) -> None:
-        with suppress(OSError):
-            if self.path.read_bytes() != original.encode():
-                self._keep()
-
     def _keep(self) -> None:
         self.kept = True
         write_notice(f"your text is kept in {self.path}")
 
 
-_CORRECTABLE = (UsageError, InvalidObjectError, TooLargeError)
-"""Errors for which the editor is opened again."""
-
-
-@app.add(
-    "natsctl edit greetings/shop",
-    "natsctl edit greetings shop --controller controllers.greetings:Greetings",
-    "EDITOR='code --wait' natsctl edit greetings shop",
-)
-@connected_to_stores
-async def edit(
-    stores: StoreOptions,
-    *,
-    object_: NameArgument,
-    controller: KindsOption = None,
-    validate: ValidateOption = Validate.STRICT,
-    dry_run: DryRunOption = False,
-    output: OutputOption = TABLE,
-) -> None:
-    """Edit an object in an editor.
-
-    The editor is the command in VISUAL or EDITOR, else vi. If the object can't be stored, it opens
-    again with the reason. Changes that other clients make in the meantime are merged; a field that
-    they changed too is listed. An empty or unchanged file changes nothing.
-    """
-    name = parse_name(object_)
-    run = DryRun(dry_run, controller if dry_run else None, stores, output)
-    async with open_bucket(stores.nats, name.bucket) as source:
-        kinds = load_kinds(controller, source.name)
-        target = _Target(source.name, kinds, validate, run)
-        draft = Draft.of(await BucketStore(source).get(name.key))
-    with edited_file(editor_command(), prefix=f"natsctl-{source.name}-{name.key}") as file:
-        rewritten = await _edit(target, draft, file)
-    if rewritten is None or rewritten.base is None:
-        write_notice("nothing was changed")
-
-
-class _Target(msgspec.Struct, frozen=True):
-    """The bucket of the object, and the checks of its new value."""
-
-    bucket: str
-    kinds: Kinds
-    validate: Validate
-    run: DryRun
-
-
-async def _edit(target: _Target, draft: Draft, file: EditedFile) -> Rewritten | None:
-    """Open the editor until the object is stored; return None if the user changes nothing.
-
-    Raises the last error, and keeps the file, if the user does not correct an error.
-    """
-    text, rejected = editor_text(target.bucket, draft), ""
-    last_error: NatsctlError | None = None
-    while True:
-        edited = await file.edit(text)
-        if edited == text or without_comments(edited) in {"", rejected}:
-            if last_error is None:
-                return None
-            file.keep(without_comments(edited) or without_comments(text))
-            raise last_error
-        if draft.unchanged(edited):
-            return None
-        try:
-            return await _store(target, draft.edited(edited))
-        except ClashError as error:
-            draft, last_error, rejected = error.draft, error, ""
-            text = editor_text(target.bucket, draft, *error.notes)
-        except _CORRECTABLE as error:
-            last_error, rejected = error, without_comments(edited)
-            text = with_comments(str(error).splitlines(), rejected)
-        except NatsctlError:
-            file.keep(without_comments(edited))
-            raise
-
-
 class ClashError(ConflictError):
-    """Another client changed the same fields.
+    """Another client changed the same fields; *draft* is merged, with our values in them."""
 
-    Attributes:
-        draft: the merged object, with our values in the fields that clash.
-        notes: comments for the editor.
-    """
-
-    def __init__(self, key: str, draft: Draft, clashes: tuple[Clash, ...]) -> None:
+    def __init__(self, draft: Draft, clashes: Sequence[Clash]) -> None:
         fields = ", ".join(clash.path for clash in clashes)
+        key = draft.base.key
         super().__init__(f"{key} was changed in the meantime, in {fields}: nothing was stored")
         self.draft = draft
         self.notes = (
@@ -382,34 +234,107 @@ class ClashError(ConflictError):
         )
 
 
-async def _store(target: _Target, draft: Draft) -> Rewritten:
-    """Merge the draft into the stored object, and store it.
+@app.add(
+    "natsctl edit greetings/shop",
+    "natsctl edit greetings shop --controller controllers.greetings:Greetings",
+    "EDITOR='code --wait' natsctl edit greetings shop",
+    object_=ONE,
+    controller=KINDS,
+    validate=VALIDATE,
+    dry_run=DRY,
+)
+async def edit(  # noqa: C901 - the loop of one editor
+    stores: StoreOptions,
+    *,
+    object_: list[str],
+    controller: str | None = None,
+    validate: Validate = Validate.STRICT,
+    dry_run: bool = False,
+    output: OutputOption = TABLE,
+) -> None:
+    """Edit an object in an editor.
 
-    Raises `ClashError`, and `InvalidObjectError` if a changed field does not match its schema.
+    The editor is the command in VISUAL or EDITOR, else vi. If the object can't be stored, it opens
+    again with the reason. Changes that other clients make in the meantime are merged; a field that
+    they changed too is listed. An empty or unchanged file changes nothing.
     """
-    key, bucket = draft.base.key, target.bucket
-    version: int | None = None
+    if output != TABLE and not dry_run:
+        raise UsageError("--output is the format of a dry run: it needs --dry-run")
+    name = parse_name(object_)
+    async with open_bucket(stores.nats, name.bucket) as source:
+        bucket, kinds = source.name, load_kinds(controller, source.name)
+        base = await BucketStore(source).get(name.key)
+
+    # the editor opens until the object is stored, or until nothing is corrected
+    draft, rejected = Draft(base, visible(base)), ""
+    text, unchanged = editor_text(bucket, draft), True
+    last_error: NatsctlError | None = None
+    with _edited_file(_editor(), f"natsctl-{bucket}-{name.key}") as file:
+        while True:
+            edited = await file.edit(text)
+            try:
+                if edited == text or without_comments(edited) in {"", rejected}:
+                    if last_error is None:
+                        break
+                    file.keep(without_comments(edited) or without_comments(text))
+                    raise last_error
+                document, before = _edited(edited), visible(draft.base)
+                if same(document, before):
+                    break
+                _check_hidden(document, before)
+                new, then = Draft(draft.base, document), controller if dry_run else None
+                async with writing(
+                    stores, dry_run=dry_run, controller=then, output=output
+                ) as target:
+                    rewritten = await _store(new, bucket, kinds, validate, target)
+                unchanged = rewritten.base is None
+                break
+            except ClashError as error:
+                if error is last_error:
+                    raise
+                draft, last_error, rejected = error.draft, error, ""
+                text = editor_text(bucket, draft, *error.notes)
+            except (UsageError, InvalidObjectError, TooLargeError) as error:
+                if error is last_error:
+                    raise
+                last_error, rejected = error, without_comments(edited)
+                text = with_comments(str(error).splitlines(), rejected)
+            except NatsctlError:
+                file.keep(without_comments(edited))
+                raise
+    if unchanged:
+        write_notice("nothing was changed")
+
+
+async def _store(
+    draft: Draft, bucket: str, kinds: Kinds, validate: Validate, target: Writing
+) -> Rewritten:
+    """Merge the draft into the stored object, and store it; raises `ClashError`."""
+    key, before = draft.base.key, visible(draft.base)
+    new, version = value_of_document(draft.document), None
+    changed = {
+        field: value
+        for field, value in draft.document.items()
+        if field not in before or not same(value, before[field])
+    }
 
     def change(current: Stored | None) -> bytes:
         if current is None:
             raise NotFoundError(f"{bucket} has no {key} any more: it was deleted in the meantime")
-        stored = Draft.of(current)
-        merge = merged(draft.document_before, draft.document, stored.document)
-        new = Draft(current, merge.document)
-        if merge.clashes:
-            raise ClashError(key, new, merge.clashes)
-        value = replace(current, with_version(current, new.new_value(), version))
-        for kind in target.kinds:
+        document, clashes = merged(before, draft.document, visible(current))
+        if clashes:
+            raise ClashError(Draft(current, document), clashes)
+        value = replace(current, with_version(current, value_of_document(document), version))
+        for kind in kinds:
             kind.decode(value)
         return value
 
-    async with target.run.writing() as written:
-        validator = await Validator.of(written.connection, bucket, target.validate)
-        if draft.changes_fields:
-            version = validator.check(key, draft.changed_value())
-        validator.check_new(key, draft.new_value())
-        store = await written.store(bucket)
-        rewritten = await rewrite(store, key, change, seen=await store.get(key))
-        if rewritten.base is not None:
-            written.report(bucket, key, written.outcome(rewritten))
-        return rewritten
+    validator = await Validator.of(target.connection, bucket, validate)
+    if changed.keys() - {"metadata"}:
+        version = validator.check(key, changed if is_object(draft.document) else new)
+    validator.check_new(key, new)
+    store = await target.store(bucket)
+    rewritten = await rewrite(store, key, change, seen=await store.get(key))
+    if rewritten.base is not None:
+        target.report(f"{bucket}/{key}", target.outcome(rewritten))
+    return rewritten

@@ -3,35 +3,27 @@
 import asyncio
 import math
 import re
-import shutil
-import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
-from natsctl.cli.arguments import KeysOption, SelectorOption
-from natsctl.cli.command import App, connected
+from natsctl.cli.command import SELECTOR, App
 from natsctl.cli.output import (
     JSON,
     TABLE,
+    TABLES,
     VALUE,
-    WIDE,
     YAML,
     CustomColumns,
-    JsonPath,
-    column_widths,
-    fitted,
+    Rows,
     json_text,
     output_option,
     parse_format,
     write_entries,
     write_json,
     write_result,
-    write_row,
     write_table,
     write_value,
 )
@@ -54,7 +46,7 @@ from natsctl.operate.buckets import (
     published_schemas,
     selected,
 )
-from natsctl.operate.entries import NONE, cells_of, described, headings_of, object_in
+from natsctl.operate.entries import NONE, described, object_in
 from natsctl.operate.names import parse_name
 
 app = App()
@@ -79,31 +71,24 @@ class ShownBucket(msgspec.Struct, frozen=True):
     "natsctl get sites -l tier=edge,!retired --sort-by spec.replicas",
     "natsctl get greetings/shop -o yaml",
     "natsctl get greetings -w -o jsonpath='{.key} {.status.ready}'",
+    object_="@BUCKET/KEY | The object, or a bucket; without it, all buckets",
+    watch="-w | Show the objects, then their changes",
+    once="",
+    selector=SELECTOR,
+    keys="PATTERN | Only keys that match; * matches one token, > the remaining tokens",
+    sort_by="PATH | Sort by a field, not by key",
+    revision="REVISION>=1 | The object as it was at this revision",
 )
-@connected
 async def get(
     options: NatsOptions,
     *,
-    object_: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="The object, or a bucket; without it, all buckets",
-            metavar="BUCKET/KEY",
-        ),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show the objects, then their changes")
-    ] = False,
-    once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
-    selector: SelectorOption = "",
-    keys: KeysOption = ">",
-    sort_by: Annotated[
-        str | None, typer.Option("--sort-by", metavar="PATH", help="Sort by a field, not by key")
-    ] = None,
-    revision: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="REVISION", help="The object as it was at this revision"),
-    ] = None,
+    object_: list[str] | None = None,
+    watch: bool = False,
+    once: bool = False,
+    selector: str = "",
+    keys: str = "",
+    sort_by: str | None = None,
+    revision: int | None = None,
     output: Annotated[str, output_option(VALUE)] = TABLE,
 ) -> None:
     """Show one object, the objects of a bucket, or the buckets.
@@ -114,14 +99,15 @@ async def get(
     """
     words = object_ or []
     alone = len(words) == 1 and "/" not in words[0]
-    one_bucket = selector or keys != ">" or sort_by is not None
-    if one_bucket and not alone:
+    if (selector or keys or sort_by is not None) and not alone:
         raise UsageError("--selector, --keys and --sort-by are for the objects of a bucket")
     if (watch or once) and (not words or sort_by is not None or revision is not None):
         raise UsageError("--watch is for a bucket or an object, without --sort-by and --revision")
     if revision is not None and (alone or not words):
         raise UsageError("--revision is for one object: name it")
-    labels, pattern = Selector.parse(selector), check_pattern(keys)
+    if keys and not _PATTERN.fullmatch(keys):
+        raise UsageError(f"--keys {keys!r} is not a pattern of keys: write sites.* or sites.> or >")
+    labels, pattern = Selector.parse(selector), keys or ">"
     order = None if sort_by is None else FieldPath.parse(sort_by)
     if not words:
         await _list_buckets(options, output)
@@ -136,18 +122,9 @@ async def get(
             await _list(source, pattern, labels, order, output)
 
 
-def check_pattern(keys: str) -> str:
-    """Return the pattern; raises `UsageError` if it cannot match a key."""
-    if not _PATTERN.fullmatch(keys):
-        raise UsageError(f"--keys {keys!r} is not a pattern of keys: write sites.* or sites.> or >")
-    return keys
-
-
 async def _columns(bucket: Bucket, output: str) -> Columns:
     """Return the declared columns of a bucket's kinds if the format is a table of them."""
-    if output in (TABLE, WIDE):
-        return await declared_columns(bucket.connection, bucket.name)
-    return {}
+    return await declared_columns(bucket.connection, bucket.name) if output in TABLES else {}
 
 
 async def _list_buckets(options: NatsOptions, output: str) -> None:
@@ -157,10 +134,12 @@ async def _list_buckets(options: NatsOptions, output: str) -> None:
             schemas = await published_schemas(connection)
         except StoreError:  # the user may lack the permission to read schemas
             schemas = []
-    kinds = {name: [schema.kind for schema in schemas if schema.bucket == name] for name in names}
-    buckets = [ShownBucket(name, kinds[name]) for name in names]
+    buckets = [
+        ShownBucket(name, [schema.kind for schema in schemas if schema.bucket == name])
+        for name in names
+    ]
     rows = [[bucket.bucket, ", ".join(bucket.kinds) or NONE] for bucket in buckets]
-    if not rows and output in (TABLE, WIDE):
+    if not rows and output in TABLES:
         write_notice("there are no buckets yet")
         return
     write_result(buckets, output, names=names, table=lambda: write_table(["BUCKET", "KINDS"], rows))
@@ -169,27 +148,24 @@ async def _list_buckets(options: NatsOptions, output: str) -> None:
 async def _list(
     source: Bucket, pattern: str, labels: Selector, order: FieldPath | None, output: str
 ) -> None:
-    bucket, parsed = source.name, parse_format(output)
-    in_parts = order is None and not isinstance(parsed, CustomColumns | JsonPath)
-    if in_parts and await _size(source, pattern) > SORTED_MAX:
-        await _stream(source, pattern, labels, output)
-        return
+    if order is None and isinstance(parse_format(output), str):
+        # the server counts the keys of a pattern one by one
+        whole = pattern == ">"
+        size = (await source.state()).subjects if whole else await source.count([pattern])
+        if size > SORTED_MAX:
+            await _stream(source, pattern, labels, output)
+            return
     messages = await BucketStore(source, keys=pattern).listing()
     columns = await _columns(source, output)
     matching = selected(messages, labels)
     if order is not None:
-        matching.sort(key=lambda message: order.sort_key(described(bucket, message)))
-    if matching or output not in (TABLE, WIDE):
-        write_entries(bucket, matching, output, columns=columns)
+        matching.sort(key=lambda message: order.sort_key(described(source.name, message)))
+    if matching or output not in TABLES:
+        write_entries(source.name, matching, output, columns=columns)
     elif messages or pattern != ">":
-        write_notice(f"nothing in bucket {bucket} matches")
+        write_notice(f"nothing in bucket {source.name} matches")
     else:
-        write_notice(f"bucket {bucket} is empty")
-
-
-async def _size(source: Bucket, pattern: str) -> int:
-    """Return the number of names; the server counts those of a pattern one by one."""
-    return (await source.state()).subjects if pattern == ">" else await source.count([pattern])
+        write_notice(f"bucket {source.name} is empty")
 
 
 async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -> None:
@@ -197,9 +173,9 @@ async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -
 
     A table keeps the widths of its first page.
     """
-    rows, last, some = _Rows(output, await _columns(source, output)), "", False
+    rows, last, some = Rows(output, await _columns(source, output)), "", False
     async for page in _pages(BucketStore(source, keys=pattern), labels):
-        if output in (TABLE, WIDE):
+        if output in TABLES:
             rows.write([("", message) for message in page])
         elif output == JSON:
             for message in page:
@@ -213,7 +189,7 @@ async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -
         flush()
     if output == JSON:
         write_text(f"{last}\n]" if last else "[]")
-    elif not some and output in (TABLE, WIDE):
+    elif not some and output in TABLES:
         write_notice(f"nothing in bucket {source.name} matches")
 
 
@@ -264,9 +240,6 @@ async def _hint(bucket: Bucket, key: str, error: NotFoundError) -> str:
     return did_you_mean(key, keys) if len(keys) <= KEYS_MAX else ""
 
 
-# ---- changes
-
-
 async def _watch(
     source: Bucket, pattern: str, labels: Selector, output: str, *, once: bool
 ) -> None:
@@ -280,90 +253,51 @@ async def _watch(
     try:
         await informer.table.synced.wait()
         async with informer.subscribe(changes.put_nowait):
-            columns = await _columns(source, output)
-            writer = _EventWriter(source.name, store, labels, output, columns)
-            if not writer.write([changes.get_nowait() for _ in range(changes.qsize())]):
+            rows = Rows(output, await _columns(source, output), events=(UPDATED,))
+            first = [changes.get_nowait() for _ in range(changes.qsize())]
+            events = _events(first, store, labels)
+            _write_events(source.name, events, output, rows)
+            if not events:
                 write_notice(f"nothing in bucket {source.name} matches so far")
             while not once:
-                writer.write([await changes.get()])
+                events = _events([await changes.get()], store, labels)
+                _write_events(source.name, events, output, rows)
     finally:
         task.cancel()
         await asyncio.wait((task,))
 
 
-class _EventWriter:
-    """Writes changes as events. A table keeps the column widths of its first rows."""
+def _events(
+    changes: Sequence[Change[Any]], store: BucketStore, labels: Selector
+) -> list[tuple[str, Message]]:
+    """Return the events of changes; a change is none if labels match neither state."""
+    events: list[tuple[str, Message]] = []
+    for change in changes:
+        before, after = (
+            stored is not None and matches(stored.value, labels)
+            for stored in (change.before, change.after)
+        )
+        stored = change.after or change.before
+        if stored is not None and (before or after):
+            event = (UPDATED if before else ADDED) if after else DELETED
+            events.append((event, store.dated(stored)))
+    return events
 
-    def __init__(
-        self, bucket: str, store: BucketStore, labels: Selector, output: str, columns: Columns
-    ) -> None:
-        self._bucket, self._store, self._labels = bucket, store, labels
-        self._output, self._format = output, parse_format(output)
-        self._rows = _Rows(output, columns, events=True)
 
-    def write(self, changes: Sequence[Change[Any]]) -> bool:
-        """Write the changes of objects whose labels match; return whether there was one."""
-        events = list(self._events(changes))
-        if self._format in (TABLE, WIDE):
-            self._rows.write(events)
+def _write_events(
+    bucket: str, events: Sequence[tuple[str, Message]], output: str, rows: Rows
+) -> None:
+    chosen = parse_format(output)
+    if output in TABLES:
+        rows.write(events)
+    for event, message in () if output in TABLES else events:
+        if output == JSON:
+            write_json(described(bucket, message, event), indent=-1)
+        elif isinstance(chosen, CustomColumns):
+            document = described(bucket, message, event)
+            write_line("   ".join(path.text_in(document) for path in chosen.columns.values()))
         else:
-            for event, message in events:
-                self._write_event(event, message)
-        sys.stdout.flush()
-        return bool(events)
-
-    def _events(self, changes: Sequence[Change[Any]]) -> Iterator[tuple[str, Message]]:
-        """Yield the events of changes; a change is none if labels match neither state."""
-        for change in changes:
-            before, after = (
-                stored is not None and matches(stored.value, self._labels)
-                for stored in (change.before, change.after)
-            )
-            stored = change.after or change.before
-            if stored is not None and (before or after):
-                event = (UPDATED if before else ADDED) if after else DELETED
-                yield event, self._store.dated(stored)
-
-    def _write_event(self, event: str, message: Message) -> None:
-        if self._format == JSON:
-            write_json(described(self._bucket, message, event), indent=-1)
-        elif isinstance(self._format, CustomColumns):
-            document = described(self._bucket, message, event)
-            write_line("   ".join(path.text_in(document) for path in self._format.columns.values()))
-        else:
-            if self._format == YAML:
+            if output == YAML:
                 write_line("---")
-            write_entries(self._bucket, [message], self._output, event=lambda _: event)
-
-
-class _Rows:
-    """Writes the rows of a table in parts, with the columns that the first part needs."""
-
-    def __init__(self, output: str, columns: Columns, *, events: bool = False) -> None:
-        self._wide, self._columns, self._events = output == WIDE, columns, events
-        self._headings: list[str] = []
-        self._widths: list[int] = []
-
-    def write(self, entries: Sequence[tuple[str, Message]]) -> None:
-        """Write entries, each with its event."""
-        first = not self._headings
-        if first and entries:
-            messages = [message for _, message in entries]
-            self._headings = headings_of(messages, wide=self._wide, declared=self._columns)
-        now = datetime.now(UTC)
-        head = ["EVENT", *self._headings] if self._events else self._headings
-        rows = [
-            [
-                *([event.upper()] if self._events else []),
-                *cells_of(message, self._headings, now, declared=self._columns),
-            ]
-            for event, message in entries
-        ]
-        if sys.stdout.isatty() and not self._wide:
-            rows = fitted(head, rows, self._columns, width=shutil.get_terminal_size().columns)
-        if first and rows:
-            longest = [UPDATED, *self._headings] if self._events else head
-            self._widths = column_widths(longest, rows)
-            write_row(head, self._widths)
-        for cells in rows:
-            write_row(cells, self._widths)
+            write_entries(bucket, [message], output, events=[event])
+    flush()

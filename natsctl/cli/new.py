@@ -18,8 +18,6 @@ from natsctl.kubernetes.names import plural
 
 app = App()
 
-Language = Literal["go", "javascript", "python"]
-
 NAME = re.compile(r"[a-z][a-z0-9]*")
 
 PACKAGE = Path(__file__).parents[1]
@@ -36,6 +34,9 @@ def _examples(incomplete: str) -> list[str]:
     "natsctl new edge-site --kube",
     "natsctl new shop --hook javascript",
     "natsctl new --example greetings > greetings.py",
+    kube="Make secondaries in Kubernetes instead of NATS",
+    hook="Make a service in this language that decides, as a hook",
+    example="Print an example; without NAME, list the examples",
 )
 def new(
     *,
@@ -47,16 +48,9 @@ def new(
             autocompletion=_examples,
         ),
     ] = None,
-    kube: Annotated[
-        bool, typer.Option("--kube", help="Make secondaries in Kubernetes instead of NATS")
-    ] = False,
-    hook: Annotated[
-        Language | None,
-        typer.Option("--hook", help="Make a service in this language that decides, as a hook"),
-    ] = None,
-    example: Annotated[
-        bool, typer.Option("--example", help="Print an example; without NAME, list the examples")
-    ] = False,
+    kube: bool = False,
+    hook: Literal["go", "javascript", "python"] | None = None,
+    example: bool = False,
 ) -> None:
     """Create a controller, its test and a manifest; or a hook.
 
@@ -83,7 +77,7 @@ def new(
         write_line(line)
 
 
-def _write_hook(name: str, language: Language) -> None:
+def _write_hook(name: str, language: str) -> None:
     """Write the example of a hook, with the names of these objects in place of its own."""
     kinds = plural(name)
     if not NAME.fullmatch(name):

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Annotated, Any
 
 import msgspec
@@ -21,10 +22,8 @@ from natsctl.model import exact_json
 from natsctl.model.exact_json import ExactNumber
 from natsctl.model.plans import Action, Difference
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
-from natsctl.model.times import time_in
 from natsctl.operate.entries import (
     NO_COLUMNS,
-    NONE,
     cells_of,
     described,
     headings_of,
@@ -39,26 +38,28 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 class _ExactDumper(_Dumper):  # type: ignore[misc]  # PyYAML may be built without libyaml
     """Writes exact numbers, and unsafe characters as escapes in double quotes."""
 
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Return the node of a text."""
-        style = '"' if is_unsafe(text) else None
-        node: yaml.ScalarNode = self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-        return node
 
-    def represent_exact(self, exact: ExactNumber) -> yaml.ScalarNode:
-        """Return the node of a number that a double cannot hold."""
-        node: yaml.ScalarNode = self.represent_scalar("tag:yaml.org,2002:float", exact.text)
-        return node
+def _text_node(dumper: Any, text: str) -> Any:
+    style = '"' if is_unsafe(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-_ExactDumper.add_representer(str, _ExactDumper.represent_text)
-_ExactDumper.add_representer(ExactNumber, _ExactDumper.represent_exact)
+def _exact_node(dumper: Any, exact: ExactNumber) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:float", exact.text)
+
+
+_ExactDumper.add_representer(str, _text_node)
+_ExactDumper.add_representer(ExactNumber, _exact_node)
 
 
 def json_text(value: object, *, indent: int = 2) -> str:
-    """Return the JSON of a value; a negative indent gives one line."""
+    """Return JSON; on one line with a negative indent, or if it's nested too deeply to format."""
     encoded = exact_json.encode(value)
-    return json_escaped((encoded if indent < 0 else _formatted(encoded, indent)).decode())
+    try:
+        formatted = encoded if indent < 0 else msgspec.json.format(encoded, indent=indent)
+    except RecursionError:
+        formatted = encoded
+    return json_escaped(formatted.decode())
 
 
 def yaml_text(value: object) -> str:
@@ -73,90 +74,8 @@ def yaml_text(value: object) -> str:
     return yaml_escaped(dumped.rstrip("\n"))
 
 
-def _formatted(encoded: bytes, indent: int) -> bytes:
-    """Return JSON with line breaks; JSON that is nested too deeply stays on one line."""
-    try:
-        return msgspec.json.format(encoded, indent=indent)
-    except RecursionError:
-        return encoded
-
-
-GAP = 3
-"""Spaces between two columns of a table."""
-
-CELL_MIN = 12
-"""Characters that a column keeps on a narrow terminal."""
-
-_COLOURS = {
-    "True": typer.colors.GREEN,
-    "False": typer.colors.RED,
-    "Pending": typer.colors.YELLOW,
-    "Deleting": typer.colors.YELLOW,
-    "ADDED": typer.colors.GREEN,
-    "UPDATED": typer.colors.YELLOW,
-    "DELETED": typer.colors.RED,
-    "down": typer.colors.RED,
-    "no answer": typer.colors.RED,
-    "blocked": typer.colors.RED,
-}
-
-
-def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows under their headings, with columns as wide as their widest cell."""
-    widths = column_widths(headings, rows)
-    for cells in (headings, *rows):
-        write_row(cells, widths)
-
-
-def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table without colours, escaped."""
-    widths = column_widths(headings, rows)
-    return ["".join(_padded(cells, widths)).rstrip() for cells in (headings, *rows)]
-
-
-def column_widths(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
-    """Return the width of each column, in characters as `write_row` writes them."""
-    return [max(map(len, map(escaped, cells))) for cells in zip(headings, *rows, strict=True)]
-
-
-def fitted(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Collection[str], *, width: int
-) -> list[list[str]]:
-    """Return the rows with the cells under the headings *cut* shortened, if they are too wide.
-
-    The widest columns are shortened first. A column keeps `CELL_MIN` characters.
-    """
-    widths = column_widths(headings, rows)
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
-    numbers = [number for number, heading in enumerate(headings) if heading in cut]
-    for number in sorted(numbers, key=lambda number: widths[number], reverse=True):
-        least = max(CELL_MIN, len(headings[number]))
-        shorter = max(least, widths[number] - max(0, excess))
-        excess -= max(0, widths[number] - shorter)
-        widths[number] = min(widths[number], shorter)
-    return [
-        [
-            abbreviated(cell, size) if number in numbers else cell
-            for number, (cell, size) in enumerate(zip(cells, widths, strict=True))
-        ]
-        for cells in rows
-    ]
-
-
-def write_row(cells: Sequence[str], widths: Sequence[int]) -> None:
-    """Write one row of a table."""
-    write_text("".join(map(_in_colour, _padded(cells, widths))).rstrip())
-
-
-def _padded(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the escaped cells, each as wide as its column and the gap after it."""
-    last = len(cells) - 1
-    for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-        yield escaped(cell) if number == last else escaped(cell).ljust(width + GAP)
-
-
 def write_json(value: object, *, indent: int = 2) -> None:
-    """Write JSON; a negative indent writes it on one line."""
+    """Write JSON, as `json_text` returns it."""
     write_text(json_text(value, indent=indent))
 
 
@@ -178,42 +97,86 @@ def write_value(value: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
-def _in_colour(cell: str) -> str:
-    colour = _COLOURS.get(cell.rstrip())
-    return cell if colour is None else coloured(cell, colour, sys.stdout)
-
-
-def in_colour(line: str) -> str:
-    """Return the line of a table with the words of states that are bad in their colour."""
-    return _BAD.sub(lambda word: coloured(word[0], typer.colors.RED, sys.stdout), line)
-
-
 def duration(seconds: float) -> str:
     """Return a duration such as 12ms, 1.5s, 45s or 2m6s: the same in every command."""
     if seconds < 1:
         return f"{seconds * 1000:.3g}ms"
-    if seconds < 10:  # noqa: PLR2004 - two digits are enough
-        return f"{seconds:.2g}s"
-    return short_time(seconds)
+    return f"{seconds:.2g}s" if seconds < 10 else short_time(seconds)  # noqa: PLR2004 - two digits are enough
 
 
-def local_time(text: str) -> str:
-    """Return a time (RFC 3339) in the zone of this machine, to the second."""
-    time = time_in(text)
-    return NONE if time is None else time.astimezone().isoformat(timespec="seconds")
+# ---- tables
+
+GAP = 3  # spaces between two columns
+CELL_MIN = 12  # characters that a column keeps on a narrow terminal
+
+_CELL_COLOURS = {
+    **dict.fromkeys(("True", "ADDED"), typer.colors.GREEN),
+    **dict.fromkeys(("Pending", "Deleting", "UPDATED"), typer.colors.YELLOW),
+    **dict.fromkeys(("False", "DELETED", "down", "no answer", "blocked"), typer.colors.RED),
+}
+_CELL = re.compile(rf"((?<=   )|^)({'|'.join(_CELL_COLOURS)})(?=   |$)")
+
+
+def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write rows under their headings, with columns as wide as their widest cell."""
+    for line in table_lines(headings, rows):
+        write_coloured(line)
+
+
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table without colours, escaped."""
+    widths = column_widths(headings, rows)
+    return [row_line(cells, widths) for cells in (headings, *rows)]
+
+
+def column_widths(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
+    """Return the width of each column, in characters as they are written."""
+    return [max(map(len, map(escaped, cells))) for cells in zip(headings, *rows, strict=True)]
+
+
+def row_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return the line of one row, escaped."""
+    padded = (escaped(cell).ljust(width + GAP) for cell, width in zip(cells, widths, strict=True))
+    return "".join(padded).rstrip(" ")
+
+
+def write_coloured(line: str) -> None:
+    """Write the escaped line of a table, with the cells that are states in their colour."""
+    write_text(_CELL.sub(lambda cell: coloured(cell[2], _CELL_COLOURS[cell[2]], sys.stdout), line))
+
+
+def fitted(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Collection[str], *, width: int
+) -> list[list[str]]:
+    """Return the rows with the cells under the headings *cut* shortened, if they are too wide.
+
+    The widest columns are shortened first. A column keeps `CELL_MIN` characters.
+    """
+    widths = column_widths(headings, rows)
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    numbers = [number for number, heading in enumerate(headings) if heading in cut]
+    for number in sorted(numbers, key=lambda number: widths[number], reverse=True):
+        least = max(CELL_MIN, len(headings[number]))
+        shorter = min(widths[number], max(least, widths[number] - max(0, excess)))
+        excess -= widths[number] - shorter
+        widths[number] = shorter
+    return [
+        [
+            abbreviated(cell, widths[number]) if number in numbers else cell
+            for number, cell in enumerate(cells)
+        ]
+        for cells in rows
+    ]
 
 
 # ---- formats
 
 CUSTOM_COLUMNS, JSONPATH = "custom-columns=", "jsonpath="
 TABLE, WIDE, JSON, YAML, NAME, VALUE = "table", "wide", "json", "yaml", "name", "value"
-PLAIN = (TABLE, WIDE, JSON, YAML, NAME)
-"""The formats that every command with `-o` has, beside columns and paths."""
-
+TABLES = (TABLE, WIDE)
 BEFORE = {"text": TABLE, "tree": TABLE}
 """The formats of version 0.2 by their name then."""
 
-_BAD = re.compile(r"\b(down|no answer|blocked)\b")
 _EXPRESSION = re.compile(r"\{([^{}]*)\}|([^{]+)")
 
 
@@ -235,16 +198,8 @@ class JsonPath(msgspec.Struct, frozen=True):
             for part in self.parts
         )
 
-    @property
-    def of_all(self) -> bool:
-        """Whether it begins at the list of all items, as kubectl's paths of a list do."""
-        return any(isinstance(part, FieldPath) and part.parts[0] == "items" for part in self.parts)
 
-
-Format = str | CustomColumns | JsonPath
-
-
-def parse_format(text: str) -> Format:
+def parse_format(text: str) -> str | CustomColumns | JsonPath:
     """Return the format that a user names; raises `UsageError` for a wrong path."""
     if text.startswith(JSONPATH):
         return JsonPath(tuple(_template(text.removeprefix(JSONPATH))))
@@ -280,11 +235,11 @@ def _template(text: str) -> Iterator[str | FieldPath]:
 
 def output_option(*more: str, without: Collection[str] = ()) -> Any:
     """Return the option `--output`, with *more* formats than those of every command."""
-    plain = [name for name in (*PLAIN, *more) if name not in without]
+    plain = [name for name in (*TABLES, JSON, YAML, NAME, *more) if name not in without]
 
     def checked(text: str) -> str:
         text = BEFORE.get(text, text)
-        if text not in plain and not isinstance(parse_format(text), CustomColumns | JsonPath):
+        if text not in plain and isinstance(parse_format(text), str):
             raise UsageError(
                 f"--output {text!r} must be {', '.join(plain)}, {CUSTOM_COLUMNS}… or {JSONPATH}…"
             )
@@ -311,31 +266,36 @@ def write_result(
     result: object, output: str, *, names: Iterable[str], table: Callable[[], None] = lambda: None
 ) -> None:
     """Write a result in a format: with *table*, as *names*, or the fields of it or of its items."""
+    if output in TABLES:
+        table()
+    elif output == JSON:
+        write_json(result)
+    else:
+        plain = msgspec.to_builtins(result)
+        _write(plain if isinstance(plain, list) else [plain], output, names, whole=plain)
+
+
+def _write(
+    items: Sequence[object], output: str, names: Iterable[str], *, whole: object = UNSET
+) -> None:
+    """Write plain items as YAML, the *whole* as one document, as names, or their chosen fields."""
     match parse_format(output):
-        case "json":
-            write_json(result)
         case "yaml":
-            write_yaml([msgspec.to_builtins(result)])
+            write_yaml(items if whole is UNSET else [whole])
         case "name":
             for name in names:
                 write_line(name)
-        case CustomColumns() | JsonPath() as chosen:
-            plain = msgspec.to_builtins(result)
-            write_fields(plain if isinstance(plain, list) else [plain], chosen)
+        case CustomColumns(columns):
+            rows = [[path.text_in(one) for path in columns.values()] for one in items]
+            write_table(list(columns), rows)
+        case JsonPath(parts) as template:
+            paths = [part for part in parts if isinstance(part, FieldPath)]
+            of_all = any(path.parts[0] == "items" for path in paths)  # as of kubectl's lists
+            for one in [{"items": items}] if of_all else items:
+                for line in template.text_in(one).removesuffix("\n").split("\n"):
+                    write_line(line)
         case _:
-            table()
-
-
-def write_fields(documents: Sequence[object], chosen: CustomColumns | JsonPath) -> None:
-    """Write the chosen fields of each document."""
-    if isinstance(chosen, CustomColumns):
-        rows = [[path.text_in(one) for path in chosen.columns.values()] for one in documents]
-        write_table(list(chosen.columns), rows)
-        return
-    whole: Sequence[object] = [{"items": documents}] if chosen.of_all else documents
-    for one in whole:
-        for line in chosen.text_in(one).removesuffix("\n").split("\n"):
-            write_line(line)
+            pass
 
 
 def write_entries(
@@ -344,44 +304,65 @@ def write_entries(
     output: str,
     *,
     table: Callable[[], None] | None = None,
-    event: Callable[[Message], str] = lambda _: "",
-    name: Callable[[Message], str] | None = None,
+    events: Sequence[str] = (),
+    names: Iterable[str] | None = None,
     columns: Columns = NO_COLUMNS,
 ) -> None:
     """Write entries of a bucket.
 
     *table* writes them as a table; by default, the table has the headings of `headings_of` and the
-    declared *columns*. *event* returns the field `event` of an entry in JSON and YAML, and *name*
-    its line in the format `name`.
+    declared *columns*. *events* are the fields `event` of the entries in JSON and YAML.
     """
-    match parse_format(output):
-        case "table" | "wide" if table is not None:
-            table()
-        case "table" | "wide":
-            _write_messages(messages, columns, wide=output == WIDE)
-        case "json":
-            write_json([described(bucket, message, event(message)) for message in messages])
-        case "yaml":
-            write_yaml([described(bucket, message, event(message)) for message in messages])
-        case "name":
-            for message in messages:
-                write_line(name(message) if name else f"{bucket}/{message.key}")
-        case "value":
-            for message in messages:
-                write_value(message.value)
-        case CustomColumns() | JsonPath() as chosen:
-            write_fields([described(bucket, one, event(one)) for one in messages], chosen)
-        case _:
-            pass
+    if output in TABLES:
+        table() if table else Rows(output, columns).write([("", one) for one in messages])
+    elif output == VALUE:
+        for message in messages:
+            write_value(message.value)
+    else:
+        pairs = zip(messages, events or repeat(""), strict=False)
+        entries = [described(bucket, message, event) for message, event in pairs]
+        if output == JSON:
+            write_json(entries)
+        else:
+            keys = (f"{bucket}/{message.key}" for message in messages)
+            _write(entries, output, keys if names is None else names)
 
 
-def _write_messages(messages: Sequence[Message], columns: Columns, *, wide: bool) -> None:
-    now = datetime.now(UTC)
-    headings = headings_of(messages, wide=wide, declared=columns)
-    rows = [cells_of(message, headings, now, declared=columns) for message in messages]
-    if sys.stdout.isatty() and not wide:
-        rows = fitted(headings, rows, columns, width=shutil.get_terminal_size().columns)
-    write_table(headings, rows)
+class Rows:
+    """Writes the rows of a table of entries in parts, with the columns that the first part needs.
+
+    With *events*, each row begins with its event. A later part keeps the widths of the first.
+    """
+
+    def __init__(self, output: str, columns: Columns, *, events: tuple[str, ...] = ()) -> None:
+        self._wide, self._columns, self._events = output == WIDE, columns, events
+        self._headings: list[str] = []
+        self._widths: list[int] = []
+
+    def write(self, entries: Sequence[tuple[str, Message]]) -> None:
+        """Write entries, each with its event."""
+        if not entries:
+            return
+        first = not self._headings
+        if first:
+            messages = [message for _, message in entries]
+            self._headings = headings_of(messages, wide=self._wide, declared=self._columns)
+        now = datetime.now(UTC)
+        head = [*(["EVENT"] if self._events else []), *self._headings]
+        rows = [
+            [
+                *([event.upper()] if self._events else []),
+                *cells_of(message, self._headings, now, declared=self._columns),
+            ]
+            for event, message in entries
+        ]
+        if sys.stdout.isatty() and not self._wide:
+            rows = fitted(head, rows, self._columns, width=shutil.get_terminal_size().columns)
+        if first:
+            longest = [*self._events[:1], *self._headings]
+            self._widths = column_widths(longest, rows)
+        for cells in (head, *rows) if first else rows:
+            write_coloured(row_line(cells, self._widths))
 
 
 # ---- differences
@@ -389,85 +370,65 @@ def _write_messages(messages: Sequence[Message], columns: Columns, *, wide: bool
 SIGNS = {"create": "+", "update": "~", "delete": "-"}
 """The sign of an action by its effect."""
 
-FIELDS_MAX = 3
-"""Fields that the line of a group names."""
+FIELDS_MAX = 3  # that the line of a group names
 
-COLOURS = {
+_SIGN_COLOURS = {
     "+": typer.colors.GREEN,
-    "-": typer.colors.RED,
     "~": typer.colors.YELLOW,
-    "!": typer.colors.RED,
     "@": typer.colors.CYAN,
+    "-": typer.colors.RED,
+    "!": typer.colors.RED,
 }
-"""The colour of a line that begins with a sign."""
 
 
 def write_signed(text: str, *, indent: str = "") -> None:
     """Write a line that begins with a sign, in the colour of the sign."""
-    line = f"{indent}{escaped(text)}"
-    colour = COLOURS.get(text[:1])
+    line, colour = f"{indent}{escaped(text)}", _SIGN_COLOURS.get(text[:1])
     write_text(line if colour is None else coloured(line, colour, sys.stdout))
 
 
 def write_differences(differences: Iterable[Difference], *, indent: str = "") -> None:
     """Write one line for each field: its path, and its value or both values."""
     for difference in differences:
-        write_text(f"{indent}{escaped(difference.path) or 'value'}: {_values(difference)}")
+        before, after = (
+            json_text(value, indent=-1) for value in (difference.before, difference.after)
+        )
+        new = "(removed)" if difference.after is None else after
+        values = after if difference.before is None else f"{before} -> {new}"
+        write_text(f"{indent}{escaped(difference.path) or 'value'}: {values}")
 
 
 def write_unified(name: str, before: object, after: object) -> None:
     """Write a unified diff of two values as YAML; None does not exist."""
-    old, new = _lines(before), _lines(after)
+    old, new = ([] if value is None else yaml_text(value).splitlines() for value in (before, after))
     for number, line in enumerate(
         difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm="")
     ):
-        header = number < 2  # noqa: PLR2004 - the first two lines name the files
-        colour = None if header else COLOURS.get(line[:1])
+        colour = _SIGN_COLOURS.get(line[:1]) if number > 1 else None  # not of the files' names
         write_text(line if colour is None else coloured(line, colour, sys.stdout))
 
 
-def _values(difference: Difference) -> str:
-    before, after = _text(difference.before), _text(difference.after)
-    if difference.before is None:
-        return after
-    return f"{before} -> {'(removed)' if difference.after is None else after}"
+def action_line(action: Action, more: Sequence[Action] = ()) -> str:
+    """Return an action as one line: its sign, its object, and more about it.
 
-
-def _text(value: object) -> str:
-    return json_text(value, indent=-1)
-
-
-def _lines(value: object) -> list[str]:
-    return [] if value is None else yaml_text(value).splitlines()
-
-
-def actions_line(actions: Sequence[Action]) -> str:
-    """Return actions of one shape as one line, with their number and the fields that change."""
-    first = actions[0]
-    line = f"{SIGNS[first.effect]} {len(actions):,} × {first.kind}"  # noqa: RUF001 - "times"
-    match first.action:
-        case "external":
-            adopted = ", which existed before, is adopted" if first.call == "adopt" else ""
-            return f"{line} (external resource{adopted})"
-        case "update" | "status":
-            paths = [difference.path or "value" for difference in first.diff]
-            more = [f"{len(paths) - FIELDS_MAX} more fields"] if len(paths) > FIELDS_MAX else []
-            fields = ", ".join((*paths[:FIELDS_MAX], *more))
-            status = " (status)" if first.action == "status" else ""
-            return f"{line}{status}: {fields} {'changes' if len(paths) == 1 else 'change'}"
-        case _:
-            return line if first.reason is UNSET else f"{line}: {first.reason}"
-
-
-def action_line(action: Action) -> str:
-    """Return an action of a plan as one line: its sign, its object, and more about it."""
-    name = f"{SIGNS[action.effect]} {action.kind}/{action.key}"
+    With *more* actions of the same shape, the line has their number and the fields that change.
+    """
+    sign = SIGNS[action.effect]
+    name = f"{sign} {action.kind}/{action.key}"
+    if more:
+        name = f"{sign} {1 + len(more):,} × {action.kind}"  # noqa: RUF001 - "times"
     match action.action:
-        case "status":
-            return f"{name} (status)"
         case "external":
             adopted = ", which existed before, is adopted" if action.call == "adopt" else ""
-            differs = f": {action.differs}" if action.differs else ""
+            differs = f": {action.differs}" if action.differs and not more else ""
             return f"{name} (external resource{adopted}){differs}"
+        case "update" | "status" if more:
+            paths = [difference.path or "value" for difference in action.diff]
+            rest = [f"{len(paths) - FIELDS_MAX} more fields"] if len(paths) > FIELDS_MAX else []
+            fields = ", ".join((*paths[:FIELDS_MAX], *rest))
+            status = " (status)" if action.action == "status" else ""
+            return f"{name}{status}: {fields} {'changes' if len(paths) == 1 else 'change'}"
+        case "status":
+            return f"{name} (status)"
         case _:
             return name if action.reason is UNSET else f"{name}: {action.reason}"

@@ -5,17 +5,20 @@ import pdb  # noqa: T100 - --pdb starts it
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import typer
 
-from natsctl.cli.arguments import (
+from natsctl.cli.command import (
+    USAGE,
+    App,
+    complete,
     controller_name,
-    controller_option,
+    interruptible,
     load_runnable_controller,
+    report,
+    settings,
 )
-from natsctl.cli.command import USAGE, App, complete, interruptible, report, settings
 from natsctl.cli.terminal import write_line, write_notice, write_text
 from natsctl.controller.hook import SCHEME
 from natsctl.core.record.document import Recording, read_recording
@@ -43,48 +46,25 @@ PRIVATE = 0o600  # of a file that may have secrets
     "natsctl replay greetings/shop -o shop.json",
     "natsctl replay shop.json -c controllers.greetings:Greetings",
     "natsctl replay greetings/shop --record",
+    words="@FILE or BUCKET/KEY | A recording; or the object whose recording is fetched",
+    controller="-c M:C | Controller class; or its name, to fetch or record",
+    hook="SUBJECT | Ask this service, not the recorded answers of a hook",
+    debugger="--pdb | Start the debugger where the handler fails",
+    output="-o FILE | Only fetch, into this file; - for the screen",
+    masked="--masked/--unmasked | Mask secrets; --unmasked needs a permission",
+    record="Record every sync of the objects from now on",
+    stop="With --record, record only failed syncs again",
 )
 def replay(
     *,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A recording; or the object whose recording is fetched",
-            metavar="FILE or BUCKET/KEY",
-        ),
-    ] = None,
-    controller: Annotated[
-        str | None, controller_option("Controller class; or its name, to fetch or record")
-    ] = None,
-    hook: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SUBJECT", help="Ask this service, not the recorded answers of a hook"
-        ),
-    ] = None,
-    debugger: Annotated[
-        bool, typer.Option("--pdb", help="Start the debugger where the handler fails")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Only fetch, into this file; - for the screen"
-        ),
-    ] = None,
-    masked: Annotated[
-        bool,
-        typer.Option(
-            "--masked/--unmasked",
-            help="Mask secrets; --unmasked needs a permission",
-            show_default=False,
-        ),
-    ] = True,
-    record: Annotated[
-        bool, typer.Option("--record", help="Record every sync of the objects from now on")
-    ] = False,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="With --record, record only failed syncs again")
-    ] = False,
+    words: list[str] | None = None,
+    controller: str | None = None,
+    hook: str | None = None,
+    debugger: bool = False,
+    output: Path | None = None,
+    masked: bool = True,
+    record: bool = False,
+    stop: bool = False,
 ) -> None:
     """Replay a recorded sync in memory: the last failed one of a key, or its last one.
 
@@ -92,32 +72,30 @@ def replay(
     refused. Exit codes: 0 it succeeds now, 1 it fails as recorded, 2 it can't be
     replayed, 3 a read was not recorded, 4 it fails in another way.
     """
-    named = words or []
+    named, options = words or [], settings().nats
     if stop and not record:
         raise UsageError("--stop needs --record")
     if record:
-        complete(_record(settings().nats, parse_names(named) if named else [], controller, stop))
+        complete(_record(options, parse_names(named) if named else [], controller, stop=stop))
         return
     if not named:
         raise UsageError("name a file with a recording, or an object: BUCKET/KEY")
     is_file = len(named) == 1 and ("/" not in named[0] or Path(named[0]).is_file())
-    if output is not None:
-        complete(_fetch(settings().nats, parse_name(named), controller, output, masked=masked))
-    elif is_file:
+    if is_file and output is None:
         _replay(Path(named[0]), controller, hook, debugger=debugger)
-    else:
-        with tempfile.TemporaryDirectory(prefix="natsctl-replay-") as folder:
-            file = Path(folder) / "recording.json"
-            name = parse_name(named)
-            complete(_fetch(settings().nats, name, controller, file, masked=masked, quiet=True))
+        return
+    name = parse_name(named)
+    with tempfile.TemporaryDirectory(prefix="natsctl-replay-") as folder:
+        file = Path(folder) / "recording.json" if output is None else output
+        complete(_fetch(options, name, controller, file, masked=masked))
+        if output is None:
             _replay(file, controller, hook, debugger=debugger)
+        elif str(output) != "-":
+            write_notice(f"recording of {name} written to {output}")
 
 
 async def _record(
-    options: NatsOptions,
-    names: Sequence[Name],
-    controller: str | None,
-    stop: bool,  # noqa: FBT001 - one of the options of the command
+    options: NatsOptions, names: Sequence[Name], controller: str | None, *, stop: bool
 ) -> None:
     async with open_fleet(options) as fleet:
         for answer in await fleet.record(names, controller_name(controller), stop=stop):
@@ -126,13 +104,7 @@ async def _record(
 
 
 async def _fetch(
-    options: NatsOptions,
-    name: Name,
-    controller: str | None,
-    output: Path,
-    *,
-    masked: bool,
-    quiet: bool = False,
+    options: NatsOptions, name: Name, controller: str | None, output: Path, *, masked: bool
 ) -> None:
     """Write the recording of a key to a file that only this user can read."""
     async with open_fleet(options) as fleet:
@@ -143,8 +115,6 @@ async def _fetch(
         return
     with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
         file.write(formatted)
-    if not quiet:
-        write_notice(f"recording of {name} written to {output}")
 
 
 def _replay(file: Path, controller: str | None, hook: str | None, *, debugger: bool) -> None:

@@ -3,25 +3,26 @@
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from natsctl.cli.arguments import ControllersOption, PortOption, with_hook
-from natsctl.cli.command import App, LoopFactory, complete, settings, typed_options
+from natsctl.cli.command import (
+    CLASSES,
+    CONFIG,
+    App,
+    LoopFactory,
+    complete,
+    number_option,
+    settings,
+)
 from natsctl.daemon.development import private_options, private_server, while_it_runs
 from natsctl.daemon.logs import log_to_stderr, secrets_of
 from natsctl.daemon.settings.load import Effective
-from natsctl.daemon.settings.settings import LogSettings
+from natsctl.daemon.settings.settings import LogSettings, text_of_value
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import NatsOptions, with_context
-
-if TYPE_CHECKING:
-    from natsctl.cli.serve import PrivateServer
+from natsctl.jetstream.options import with_context
 
 try:
     import uvloop
@@ -36,28 +37,29 @@ app = App()
 @app.add(
     "natsctl run --embedded --reload -c controllers.greetings:Greetings",
     "natsctl run -c fleet.sites:Sites --shard --listen :8080",
-    settings=("controllers", "logs", "http", "traces"),
+    sections=("controllers", "logs", "http", "traces"),
+    hooks=True,
+    controller=CLASSES,
+    embedded="Start a private nats-server, and connect to it",
+    store_dir="DIR | Data folder of that server; else a temporary one",
+    reload="Restart when a Python file in this folder changes",
+    dry_run="Log what the controllers would do, and write nothing",
+    with_parent="",
+    private="",
 )
-@with_hook
-def run(
+def run(  # noqa: C901 - one straight line
     *,
-    controller: ControllersOption,
-    embedded: Annotated[
-        bool, typer.Option("--embedded", help="Start a private nats-server, and connect to it")
-    ] = False,
-    store_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Data folder of that server; else a temporary one"),
+    controller: list[str],
+    embedded: bool = False,
+    store_dir: Path | None = None,
+    port: Annotated[
+        int | None,
+        number_option("Port of that server; 0 for any [default: 4222]", "PORT", 0, 65535),
     ] = None,
-    port: PortOption = None,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Restart when a Python file in this folder changes")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Log what the controllers would do, and write nothing")
-    ] = False,
-    with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
-    private: Annotated[str | None, typer.Option("--private-server", hidden=True)] = None,
+    reload: bool = False,
+    dry_run: bool = False,
+    with_parent: bool = False,
+    private: str | None = None,
 ) -> None:
     """Run controllers until they are stopped.
 
@@ -69,78 +71,58 @@ def run(
     if embedded or private:  # a private server is none that `nats context select` knows
         effective = effective.without_selection()
     if embedded:
-        _check_no_server(effective, typed=reload)
+        for field in ("nats.servers", "nats.context"):
+            source = effective.sources.get(field)
+            if source is not None and (source.startswith("--") or not reload):
+                raise UsageError(
+                    f"--embedded starts a private nats-server, but {source} names another server: "
+                    "remove one of them"
+                )
     elif store_dir is not None or port is not None:
         raise UsageError("--store-dir and --port need --embedded")
     if reload:
-        _reload(effective, controller, embedded, store_dir, port, dry_run=dry_run)
+        if find_spec("watchfiles") is None:
+            raise UsageError("--reload needs the extra reload: pip install 'natsctl[reload]'")
+        log_to_stderr(LogSettings(level=effective.settings.logs.level))
+        words = ["run", "--with-parent", *_typed(effective)]
+        words += [word for path in controller for word in ("--controller", path)]
+        words += ["--dry-run"] if dry_run else []
+        complete(until_signalled(_restart(words, store_dir, port, embedded=embedded)))
         return
     if with_parent:
         end_with_parent()
-    options = private_options(effective.nats, private) if private else effective.nats
+    nats, configured = effective.nats, effective.settings
+    if private:
+        nats = private_options(nats, private)
     server = private_server(store_dir, port) if embedded else None
-    complete(_run(effective, options, controller, server, dry_run=dry_run), loop_factory)
+
+    async def work() -> None:
+        log_to_stderr(configured.logs, secrets_of(with_context(nats), configured.cluster))
+        from natsctl.cli.serve import run_controllers  # noqa: PLC0415 - takes 20 MB
+
+        await run_controllers(controller, nats, configured, server=server, dry_run=dry_run)
+
+    complete(work(), loop_factory)
 
 
-async def _run(
-    effective: Effective,
-    options: NatsOptions,
-    controllers: Sequence[str],
-    server: "PrivateServer | None",
-    *,
-    dry_run: bool,
-) -> None:
-    configured = effective.settings
-    log_to_stderr(configured.logs, secrets_of(with_context(options), configured.cluster))
-    from natsctl.cli.serve import run_controllers  # noqa: PLC0415 - takes 20 MB
-
-    await run_controllers(
-        controllers,
-        options,
-        configured,
-        cluster=configured.cluster,
-        server=server,
-        dry_run=dry_run,
-    )
+def _typed(effective: Effective) -> list[str]:
+    """Return the options that were typed, for a process with the same environment."""
+    words = [] if effective.file is None else [f"--{CONFIG}", str(effective.file)]
+    for name, source in effective.sources.items():
+        if source.startswith("--"):
+            value = effective.value(name)
+            words += [source] if isinstance(value, bool) else [source, text_of_value(value)]
+    return words
 
 
-def _check_no_server(effective: Effective, *, typed: bool) -> None:
-    """Raise `UsageError` if a setting, or only a *typed* one, names a server beside --embedded."""
-    for field in ("nats.servers", "nats.context"):
-        source = effective.sources.get(field)
-        if source is not None and (source.startswith("--") or not typed):
-            raise UsageError(
-                f"--embedded starts a private nats-server, but {source} names another server: "
-                "remove one of them"
-            )
-
-
-def _reload(
-    effective: Effective,
-    controllers: Sequence[str],
-    embedded: bool,  # noqa: FBT001 - one of the options of the command
-    store_dir: Path | None,
-    port: int | None,
-    *,
-    dry_run: bool,
+async def _restart(
+    words: list[str], store_dir: Path | None, port: int | None, *, embedded: bool
 ) -> None:
     """Run the command as a child, again for each change of a Python file in the current folder.
 
     If the changed source has an error, the error is shown, and the next change starts it again.
     The data of a private server stays while this process runs.
     """
-    if find_spec("watchfiles") is None:
-        raise UsageError("--reload needs the extra reload: pip install 'natsctl[reload]'")
-    log_to_stderr(LogSettings(level=effective.settings.logs.level))
-    words = ["run", "--end-with-parent", *typed_options(effective)]
-    words += [word for path in controllers for word in ("--controller", path)]
-    words += ["--dry-run"] if dry_run else []
-    complete(until_signalled(_restart(words, store_dir, port, embedded=embedded)))
-
-
-async def _restart(
-    words: list[str], store_dir: Path | None, port: int | None, *, embedded: bool
-) -> None:
     from natsctl.daemon.development import reloading  # noqa: PLC0415 - an extra
 
     # without this, Python would run stale bytecode of a file that is saved twice in a second
@@ -150,5 +132,5 @@ async def _restart(
         await reloading(program, Path.cwd(), environ)
         return
     async with private_server(store_dir, port) as server:
-        child = [*program, "--private-server", server.url]
+        child = [*program, "--private", server.url]
         await while_it_runs(server, reloading(child, Path.cwd(), environ))

@@ -1,15 +1,16 @@
-"""Compares objects with the schemas that daemons publish or controllers declare."""
+"""Schemas that daemons publish or controllers declare: `natsctl explain`, and checks of objects."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
-from natsctl.cli.arguments import load_runnable_controller
-from natsctl.cli.terminal import write_notice
-from natsctl.cli.values import DesiredObject, NewValue, RawValue
+from natsctl.cli.command import App, load_runnable_controller
+from natsctl.cli.output import TABLES, output_option, write_result, write_table
+from natsctl.cli.terminal import write_line, write_notice
+from natsctl.cli.values import NewValue
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, NotFoundError, StoreError, UsageError
 from natsctl.jetstream.connection import Connection, connect
@@ -17,8 +18,11 @@ from natsctl.jetstream.options import NatsOptions
 from natsctl.model import documents, exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.buckets import published_schemas
-from natsctl.operate.entries import preview
+from natsctl.operate.entries import NONE, preview
 from natsctl.operate.faults import InvalidField, faults, first_field, schema_for
+from natsctl.operate.names import parse_name
+
+app = App()
 
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""
@@ -43,25 +47,6 @@ _NOTES: Final = {
 """The keywords of a schema that are notes, with their titles."""
 
 
-class UnknownField(msgspec.Struct, frozen=True):
-    """A field that the schema does not have.
-
-    Attributes:
-        path: the path of the field, such as `spec.txt`.
-        name: the last part of the path.
-        known: the fields that the schema has in its place.
-    """
-
-    path: str
-    name: str
-    known: tuple[str, ...]
-
-    @property
-    def first(self) -> str:
-        """The first field of the path."""
-        return first_field(self.path)
-
-
 class Fields:
     """The fields that a JSON Schema describes."""
 
@@ -73,8 +58,7 @@ class Fields:
         reference = schema.get("$ref")
         if reference is None:
             return schema
-        name = reference.rpartition("/")[2]
-        definition = self._root.get("$defs", {}).get(name, {})
+        definition = self._root.get("$defs", {}).get(reference.rpartition("/")[2], {})
         return {**self.resolved(definition), **documents.without(schema, "$ref")}
 
     def variants(self, schema: Schema) -> list[Schema]:
@@ -88,101 +72,88 @@ class Fields:
         """Return the alternatives with fields: of the schema, its items or its values."""
         structs: list[Schema] = []
         for variant in self.variants(schema):
-            if "properties" in variant:
-                structs.append(variant)
-            for part in (*variant.get("prefixItems", ()), *_inner_schemas(variant)):
+            structs += [variant] if "properties" in variant else []
+            for part in _inner_schemas(variant):
                 structs += self.structs(part)
         return structs
 
-    def of(self, schema: Schema) -> dict[str, Schema]:
-        """Return the fields of the schema by name; a union has those of all its alternatives."""
-        return {
-            name: field
-            for struct in self.structs(schema)
-            for name, field in struct.get("properties", {}).items()
-        }
-
-    def free(self, schema: Schema) -> Schema | None:
-        """Return the schema of the values of a mapping with any names; None for another type."""
-        for variant in self.variants(schema):
+    def within(self, schema: Schema, name: str) -> Schema:
+        """Return the schema of a field; raises `NotFoundError` that suggests a similar name."""
+        fields: dict[str, Schema] = {}
+        for struct in self.structs(schema):
+            fields |= struct["properties"]
+        if name in fields:
+            return fields[name]
+        for variant in self.variants(schema):  # a mapping has any names
             if variant.get("type") == "object" and "properties" not in variant:
                 extra = variant.get("additionalProperties")
                 return extra if isinstance(extra, dict) else {}
-        return None
+        raise NotFoundError(f"has no field {name}{did_you_mean(name, fields)}")
 
     def type_of(self, schema: Schema) -> str:
         """Return the name of the type, as `kubectl explain` prints it."""
         return " | ".join(dict.fromkeys(map(self._type_name, self.variants(schema))))
 
+    def _type_name(self, schema: Schema) -> str:
+        kind, parts = schema.get("type"), _inner_schemas(schema)
+        if kind == "array":
+            inner = ", ".join(map(self.type_of, parts)) or "any"
+            return f"[]({inner})" if len(parts) > 1 or " | " in inner else f"[]{inner}"
+        if kind == "object" and "properties" not in schema:
+            return f"map[string]{self.type_of(parts[0]) if parts else 'any'}"
+        if kind == "object":
+            return str(schema.get("title", "object"))
+        if kind is None and "enum" in schema:
+            texts = all(isinstance(value, str) for value in schema["enum"])
+            return "string" if texts else "integer"
+        return str(kind or "any")
+
     def notes(self, schema: Schema) -> list[str]:
         """Return the default and the limits of a value."""
         notes = []
         for variant in [self.resolved(schema), *self.variants(schema)]:
-            notes += [
-                f"{title}: {', '.join(map(_json, value if keyword == 'enum' else [value]))}"
-                for keyword, title in _NOTES.items()
-                for value in [variant.get(keyword, msgspec.UNSET)]
-                if value is not msgspec.UNSET
-            ]
+            for keyword, title in _NOTES.items():
+                if keyword in variant:
+                    value = variant[keyword]
+                    shown = (
+                        preview(exact_json.encode(one))
+                        for one in (value if keyword == "enum" else [value])
+                    )
+                    notes.append(f"{title}: {', '.join(shown)}")
         return list(dict.fromkeys(notes))
 
     def description(self, schema: Schema) -> str:
         """Return the meaning of a value: of the field, or else of its type."""
-        resolved = self.resolved(schema)
-        texts = [resolved.get("description", "")]
-        if not texts[0]:
-            texts = [variant.get("description", "") for variant in self.variants(schema)]
+        own = self.resolved(schema).get("description", "")
+        texts = [own] if own else [one.get("description", "") for one in self.variants(schema)]
         return "\n\n".join(filter(None, dict.fromkeys(texts)))
 
-    def _type_name(self, schema: Schema) -> str:
-        kind = schema.get("type")
-        if kind == "array":
-            parts = [*schema.get("prefixItems", ()), *_inner_schemas(schema)]
-            inner = ", ".join(map(self.type_of, parts)) or "any"
-            return f"[]({inner})" if len(parts) > 1 or " | " in inner else f"[]{inner}"
-        if kind == "object" and "properties" not in schema:
-            values = _inner_schemas(schema)
-            return f"map[string]{self.type_of(values[0]) if values else 'any'}"
-        if kind == "object":
-            return str(schema.get("title", "object"))
-        if kind is None and "enum" in schema:
-            return (
-                "string" if all(isinstance(value, str) for value in schema["enum"]) else "integer"
-            )
-        return str(kind or "any")
-
-    def unknown(self, document: object) -> Iterator[UnknownField]:
-        """Yield the unknown fields of a document."""
-        yield from self._unknown(self._root, document, "")
-
-    def _unknown(self, schema: Schema, value: object, path: str) -> Iterator[UnknownField]:
-        variants = self._matching(schema, value)
-        if isinstance(value, list):
-            for number, item in enumerate(value):
+    def unknown(
+        self, document: object, schema: Schema | None = None, path: str = ""
+    ) -> Iterator[tuple[str, str, Sequence[str]]]:
+        """Yield the path and the name of each unknown field, and the names in its place."""
+        variants = self._matching(self._root if schema is None else schema, document)
+        if isinstance(document, list):
+            for number, item in enumerate(document):
                 for variant in variants:
-                    part = _item(variant, number)
-                    yield from self._unknown(part, item, f"{path}[{number}]")
-        elif isinstance(value, dict):
-            yield from self._unknown_names(variants, value, path)
-
-    def _unknown_names(
-        self, variants: list[Schema], value: dict[str, object], path: str
-    ) -> Iterator[UnknownField]:
-        known: dict[str, Schema] = {}
-        free: Schema | None = None
-        for variant in variants:
-            known.update(variant.get("properties", {}))
-            if "properties" not in variant:
-                extra = variant.get("additionalProperties", {})
-                free = extra if isinstance(extra, dict) else {}
-        for name, item in value.items():
-            inner = f"{path}.{name}" if path else name
-            if name in known:
-                yield from self._unknown(known[name], item, inner)
-            elif free is not None:
-                yield from self._unknown(free, item, inner)
-            elif variants:
-                yield UnknownField(inner, name, tuple(known))
+                    first, rest = variant.get("prefixItems", ()), variant.get("items", {})
+                    part = first[number] if number < len(first) else rest
+                    inner = part if isinstance(part, dict) else {}
+                    yield from self.unknown(item, inner, f"{path}[{number}]")
+        elif isinstance(document, dict):
+            known: dict[str, Schema] = {}
+            free: Schema | None = None
+            for variant in variants:
+                known |= variant.get("properties", {})
+                if "properties" not in variant:
+                    extra = variant.get("additionalProperties", {})
+                    free = extra if isinstance(extra, dict) else {}
+            for name, item in document.items():
+                inner_path = f"{path}.{name}" if path else name
+                if name in known or free is not None:
+                    yield from self.unknown(item, known.get(name, free), inner_path)
+                elif variants:
+                    yield inner_path, name, tuple(known)
 
     def _matching(self, schema: Schema, value: object) -> list[Schema]:
         """Return the alternatives for a list or a mapping; a tag selects one of them."""
@@ -194,77 +165,17 @@ class Fields:
         return [part for part in self.variants(schema) if part.get("type", wanted) == wanted]
 
 
-def _item(schema: Schema, number: int) -> Schema:
-    """Return the schema of an item of a list."""
-    first = schema.get("prefixItems", ())
-    if number < len(first):
-        item: Schema = first[number]
-        return item
-    item_schema = schema.get("items", {})
-    return item_schema if isinstance(item_schema, dict) else {}
-
-
 def _inner_schemas(schema: Schema) -> list[Schema]:
-    """Return the schema of the items of a list, or of the values of a mapping."""
-    parts = (schema.get("items"), schema.get("additionalProperties"))
+    """Return the schemas of the items of a list, or of the values of a mapping."""
+    parts = (
+        *schema.get("prefixItems", ()),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+    )
     return [part for part in parts if isinstance(part, dict)]
 
 
-def _json(value: object) -> str:
-    return preview(exact_json.encode(value))
-
-
-KINDS_MAX = 10
-"""Kinds that an error lists."""
-
-
-async def known_schemas(options: NatsOptions, controllers: Sequence[str]) -> list[KindSchema]:
-    """Return the schemas that the controllers at these paths declare; without any, the published.
-
-    Raises as `load_runnable_controller` and `published_schemas` do.
-    """
-    if controllers:
-        from natsctl.daemon.schemas import schemas_of  # noqa: PLC0415 - half a second
-
-        return schemas_of([load_runnable_controller(path) for path in controllers])
-    async with connect(options) as connection:
-        return await published_schemas(connection)
-
-
-def split_path(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, list[str]]:
-    """Return the schema that *path* begins with, and the names of the fields that follow.
-
-    A path such as `Shop.spec.text` begins with the name of a kind, of its type or of its bucket.
-    Raises `NotFoundError` if there is no such kind, and `UsageError` if several match.
-    """
-    matching: dict[str, list[KindSchema]] = {}
-    for schema in schemas:
-        for name in dict.fromkeys((schema.kind, schema.kind.partition(".")[0], schema.bucket)):
-            if f"{path}.".startswith(f"{name}."):
-                matching.setdefault(name, []).append(schema)
-    if not matching:
-        raise NotFoundError(_unknown(schemas, path))
-    name = max(matching, key=len)
-    chosen, *other_schemas = matching[name]
-    if other_schemas:
-        kinds = ", ".join(schema.kind for schema in matching[name])
-        raise UsageError(f"{name} names several kinds: {kinds}; write the whole name of one")
-    return chosen, [field for field in path[len(name) :].split(".") if field]
-
-
-def _unknown(schemas: Sequence[KindSchema], path: str) -> str:
-    names = [name for schema in schemas for name in (schema.kind.partition(".")[0], schema.bucket)]
-    if not names:
-        return (
-            f"there is no schema of {path}: no daemon has published one; run a daemon, or name "
-            "the controller with --controller"
-        )
-    hint = did_you_mean(path.partition(".")[0], names)
-    kinds = ", ".join(schema.kind for schema in schemas[:KINDS_MAX])
-    return f"there is no schema of {path}{hint or f': there are {kinds}'}"
-
-
-SPEC, STATUS = "spec", "status"
+# ---- checks of objects
 
 
 class Validate(Enum):
@@ -275,27 +186,15 @@ class Validate(Enum):
     IGNORE = "ignore"
 
 
-ValidateOption = Annotated[
-    Validate,
-    typer.Option(
-        "--validate",
-        help="An object that doesn't match its schema",
-    ),
-]
+VALIDATE = "An object that doesn't match its schema"
 
 
-class Validator:
-    """Checks the objects of one bucket.
+class Validator(msgspec.Struct, frozen=True):
+    """Checks the objects of one bucket; without published schemas, it accepts every object."""
 
-    Args:
-        schemas: the published schemas of the bucket; without any, every object is accepted.
-        validate: whether an invalid object is refused.
-    """
-
-    def __init__(self, bucket: str, schemas: Sequence[KindSchema], validate: Validate) -> None:
-        self._bucket = bucket
-        self._schemas = schemas
-        self._validate = validate
+    bucket: str
+    schemas: Sequence[KindSchema]
+    validate: Validate
 
     @classmethod
     async def of(cls, connection: Connection, bucket: str, validate: Validate) -> "Validator":
@@ -317,71 +216,214 @@ class Validator:
         Returns the number of the version of the type that the fields match; None if it is unknown.
         Raises `InvalidObjectError` that names the faults, if an invalid object is refused.
         """
-        schema, document = schema_for(self._schemas, key), _document_of(new)
+        schema, document = schema_for(self.schemas, key), _document_of(new)
         if schema is None:
             return None
-        invalid = [fault for fault in faults(schema.schema, document) if _is_given(fault, document)]
-        refused = {fault.path for fault in invalid}
-        for unknown in Fields(schema.schema).unknown(document):
-            if unknown.path not in refused and _is_own(unknown):
-                hint = did_you_mean(unknown.name, unknown.known)
-                self._warn(key, f"{unknown.path} is unknown{hint} (schema of {schema.source})")
+        found = faults(schema.schema, document)
+        invalid = [one for one in found if _is_given(one, document)]
+        refused = {one.path for one in invalid}
+        for path, name, known in Fields(schema.schema).unknown(document):
+            # a type without a field spec permits any spec, and natsctl does not store the status
+            if path not in refused and path != "spec" and first_field(path) != "status":
+                hint = did_you_mean(name, known)
+                self._warn(key, f"{path} is unknown{hint} (schema of {schema.source})")
         self._reject(key, schema, invalid)
         return None if invalid else schema.version
 
     def check_new(self, key: str, new: NewValue) -> None:
         """Check that a new object has every required field; raises as `check` does."""
-        schema, document = schema_for(self._schemas, key), _document_of(new)
-        if schema is not None:
-            missing = faults(schema.schema, document)
-            self._reject(key, schema, [fault for fault in missing if _is_missing(fault, document)])
+        schema, document = schema_for(self.schemas, key), _document_of(new)
+        if schema is not None and isinstance(document, dict):
+            missing = [
+                one
+                for one in faults(schema.schema, document)
+                if not _is_given(one, document) and one.first != "status"
+            ]
+            self._reject(key, schema, missing)
 
     def _reject(self, key: str, schema: KindSchema, invalid: Sequence[InvalidField]) -> None:
         """Raise `InvalidObjectError` that names the faults, or warn of each."""
-        message = f"not a valid {schema.kind} of {schema.source}"
-        if invalid and self._validate is Validate.STRICT:
-            first_fault, *later_faults = map(str, invalid)
-            lines = (
-                "\n".join((f"{message}:", first_fault, *later_faults))
-                if later_faults
-                else f"{message}: {first_fault}"
-            )
-            raise InvalidObjectError(lines)
+        message = f"not a valid {schema.kind} of {schema.source}:"
+        if invalid and self.validate is Validate.STRICT:
+            separator = "\n" if len(invalid) > 1 else " "
+            raise InvalidObjectError(separator.join([message, *map(str, invalid)]))
         for fault in invalid:
-            self._warn(key, f"{message}: {fault}")
+            self._warn(key, f"{message} {fault}")
 
     def _warn(self, key: str, text: str) -> None:
-        write_notice(f"warning: {self._bucket}/{key}: {text}")
+        write_notice(f"warning: {self.bucket}/{key}: {text}")
 
 
 def _document_of(new: NewValue) -> object:
     """Return the JSON that *new* stores; bytes that are no JSON are a text."""
-    match new:
-        case DesiredObject(document):
-            return document
-        case RawValue(value):
-            try:
-                return exact_json.decode(value)
-            except DECODE_ERRORS:
-                return value.decode(errors="backslashreplace")
-
-
-def _is_own(unknown: UnknownField) -> bool:
-    """Return whether the user may have misspelt the field.
-
-    A type without a field `spec` permits any spec, and natsctl does not store the status.
-    """
-    return unknown.first != STATUS and unknown.path != SPEC
+    if not isinstance(new, bytes):
+        return new
+    try:
+        return exact_json.decode(new)
+    except DECODE_ERRORS:
+        return new.decode(errors="backslashreplace")
 
 
 def _is_given(fault: InvalidField, document: object) -> bool:
     """Return whether the fault is in a field of the document, apart from the status."""
     if not isinstance(document, dict) or not fault.path:
         return True
-    return fault.first in document and fault.first != STATUS
+    return fault.first in document and fault.first != "status"
 
 
-def _is_missing(fault: InvalidField, document: object) -> bool:
-    """Return whether the fault is a missing field of the whole document, apart from the status."""
-    is_given = _is_given(fault, document)
-    return not is_given and isinstance(document, dict) and fault.first != STATUS
+# ---- explain
+
+WIDTH, INDENT = 80, "    "
+KINDS_MAX = 10  # that an error lists
+HEADINGS = ("KIND", "KEYS", "VERSION", "CONTROLLER", "CONTROLLER-VERSION", "ROLE")
+
+
+@app.add(
+    "natsctl explain greetings",
+    "natsctl explain Greeting.spec.text -c controllers.greetings:Greetings",
+    "natsctl explain greetings -o jsonschema",
+    path="@KIND.FIELD | A kind, its type or its bucket, and a field; without it, all kinds",
+    recursive="Show the names of all nested fields",
+    controller="-c M:C | Controller class whose kinds are read instead of the published ones; "
+    "repeatable",
+)
+async def explain(
+    options: NatsOptions,
+    *,
+    path: list[str] | None = None,
+    recursive: bool = False,
+    controller: list[str] | None = None,
+    output: Annotated[str, output_option("jsonschema")] = "table",
+) -> None:
+    """Explain the fields of a kind: types, defaults, limits and meanings.
+
+    Without --controller, the schema is the one that a daemon has published; -o jsonschema prints
+    it. natsctl describe explains the state of an object.
+    """
+    words = path or []
+    if len(words) > 1 or "/" in (words or [""])[0]:
+        name = parse_name(words)
+        raise UsageError(
+            f"{name} is an object: natsctl describe {name} shows its state, and natsctl explain "
+            f"{name.bucket} the fields of its kind"
+        )
+    if controller:
+        from natsctl.daemon.schemas import schemas_of  # noqa: PLC0415 - half a second
+
+        schemas = schemas_of([load_runnable_controller(named) for named in controller])
+    else:
+        async with connect(options) as connection:
+            schemas = await published_schemas(connection)
+    schema, names = split_path(schemas, words[0]) if words else (None, [])
+    if output not in TABLES:
+        whole: Mapping[str, Any] = {one.kind: one.schema for one in schemas}
+        if schema is not None:
+            if names:
+                raise UsageError(
+                    f"{words[0]} names a field: natsctl explain {words[0]} explains it"
+                )
+            write_notice(f"{schema.kind} is declared by {schema.source}")
+            whole = schema.schema
+        chosen = "json" if output == "jsonschema" else output
+        write_result(whole, chosen, names=words or list(whole))
+    elif schema is not None:
+        for line in _explanation(schema, names, recursive=recursive):
+            write_line(line)
+    elif schemas:
+        rows = [
+            [
+                *(one.kind, one.keys, str(one.version), one.controller),
+                *(one.controller_version or NONE, one.role),
+            ]
+            for one in schemas
+        ]
+        write_table(HEADINGS, rows)
+    else:
+        write_notice("no daemon has published a schema")
+
+
+def split_path(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, list[str]]:
+    """Return the schema that *path* begins with, and the names of the fields that follow.
+
+    A path such as `Shop.spec.text` begins with the name of a kind, of its type or of its bucket.
+    Raises `NotFoundError` if there is no such kind, and `UsageError` if several match.
+    """
+    matching: dict[str, list[KindSchema]] = {}
+    for schema in schemas:
+        for name in dict.fromkeys((schema.kind, schema.kind.partition(".")[0], schema.bucket)):
+            if f"{path}.".startswith(f"{name}."):
+                matching.setdefault(name, []).append(schema)
+    if not schemas:
+        raise NotFoundError(
+            f"there is no schema of {path}: no daemon has published one; run a daemon, or name "
+            "the controller with --controller"
+        )
+    if not matching:
+        known = [name for one in schemas for name in (one.kind.partition(".")[0], one.bucket)]
+        kinds = ", ".join(schema.kind for schema in schemas[:KINDS_MAX])
+        hint = did_you_mean(path.partition(".")[0], known) or f": there are {kinds}"
+        raise NotFoundError(f"there is no schema of {path}{hint}")
+    name = max(matching, key=len)
+    if len(matching[name]) > 1:
+        kinds = ", ".join(schema.kind for schema in matching[name])
+        raise UsageError(f"{name} names several kinds: {kinds}; write the whole name of one")
+    return matching[name][0], [field for field in path[len(name) :].split(".") if field]
+
+
+def _explanation(schema: KindSchema, names: Sequence[str], *, recursive: bool) -> Iterator[str]:
+    fields = Fields(schema.schema)
+    part: Schema = schema.schema
+    for number, name in enumerate(names):
+        try:
+            part = fields.within(part, name)
+        except NotFoundError as error:
+            raise NotFoundError(f"{'.'.join([schema.kind, *names[:number]])} {error}") from None
+    yield f"KIND:       {schema.kind}"
+    yield f"BUCKET:     {schema.bucket}"
+    yield f"VERSION:    {schema.version}"
+    yield f"SCHEMA OF:  {schema.source}"
+    yield ""
+    if names:
+        yield f"FIELD: {names[-1]} <{fields.type_of(part)}>"
+        yield from (f"{INDENT}{note}" for note in fields.notes(part))
+        yield ""
+    yield "DESCRIPTION:"
+    yield from _wrapped(fields.description(part) or "<none>")
+    if recursive:
+        yield from ("", "FIELDS:")
+        yield from _branches(fields, part, "  ", ())
+        return
+    structs = fields.structs(part)
+    for struct in structs:
+        yield ""
+        yield "FIELDS:" if len(structs) == 1 else f"FIELDS of {struct.get('title', 'object')}:"
+        for heading, inner in _headings(fields, struct, "  "):
+            yield heading
+            yield from (f"{INDENT}{note}" for note in fields.notes(inner))
+            yield from _wrapped(fields.description(inner))
+
+
+def _headings(fields: Fields, struct: Schema, indent: str) -> Iterator[tuple[str, Schema]]:
+    """Yield a line for each field of a type, with the schema of the field."""
+    properties, required = struct["properties"], struct.get("required", ())
+    width = max(map(len, properties), default=0)
+    for name, inner in properties.items():
+        mark = " -required-" if name in required else ""
+        yield f"{indent}{name.ljust(width)}  <{fields.type_of(inner)}>{mark}", inner
+
+
+def _branches(
+    fields: Fields, part: Schema, indent: str, above: tuple[object, ...]
+) -> Iterator[str]:
+    """Yield the fields below a part; a type that contains itself is shown once."""
+    for struct in fields.structs(part):
+        if struct.get("title") not in above:
+            for heading, inner in _headings(fields, struct, indent):
+                yield heading
+                yield from _branches(fields, inner, f"{indent}  ", (*above, struct.get("title")))
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    for number, paragraph in enumerate(text.split("\n\n") if text else ()):
+        yield from [""] if number else []
+        yield from textwrap.wrap(paragraph, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from natsctl.cli.arguments import load_runnable_controller
+from natsctl.cli.command import load_runnable_controller
 from natsctl.controller.controller import Controller
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES
@@ -63,7 +63,6 @@ async def run_controllers(
     options: NatsOptions,
     settings: Settings,
     *,
-    cluster: KubeOptions | None,
     server: PrivateServer | None,
     dry_run: bool,
 ) -> None:
@@ -79,7 +78,7 @@ async def run_controllers(
     daemon = _Daemon(
         controllers=controllers,
         settings=settings.controllers,
-        cluster=cluster,
+        cluster=settings.cluster,
         vitals=vitals,
         on_stop=limit.start,
     )

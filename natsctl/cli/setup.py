@@ -1,24 +1,25 @@
 """`natsctl config`, `doctor`, `health`, `rbac` and `hook-schema`."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
-from natsctl.cli.arguments import (
-    CLASS_HELP,
-    ControllersOption,
-    controller_option,
+from natsctl.cli.command import (
+    CLASS,
+    CLASSES,
+    FAILED,
+    App,
+    complete,
     load_runnable_controller,
-    with_hook,
+    settings,
 )
-from natsctl.cli.command import FAILED, App, complete, connected, settings
 from natsctl.cli.output import (
     JSON,
     TABLE,
-    WIDE,
+    TABLES,
     YAML,
     OutputOption,
     output_option,
@@ -28,21 +29,17 @@ from natsctl.cli.output import (
     write_yaml,
 )
 from natsctl.cli.terminal import coloured, write_line, write_notice, write_text
-from natsctl.controller.controller import Controller
 from natsctl.controller.hook import hook_schemas
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.http import probe
 from natsctl.daemon.nats_permissions import nats_configuration
-from natsctl.daemon.operator import Guest
 from natsctl.daemon.rbac import ServiceAccount, manifests, names_of, needs, roles
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.load import Effective
-from natsctl.daemon.settings.settings import BY_NAME, FIELDS, Setting, text_of_value
+from natsctl.daemon.settings.settings import BY_NAME, FIELDS, text_of_value
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions, redacted
-from natsctl.kubernetes.names import ResourceName
-from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.escaping import escaped
 from natsctl.telemetry.hiding import MASK, hidden
 
@@ -58,11 +55,14 @@ class SettingInEffect(msgspec.Struct, frozen=True):
     default: str
 
 
+ALL = ("controllers", "logs", "http", "traces")
+
+
 @app.add(
     "natsctl config --config production.toml",
     "natsctl config --context hub",
     "natsctl config -o json | jq '.[] | select(.source != \"default\")'",
-    settings=("controllers", "logs", "http", "traces"),
+    sections=ALL,
     quiet=True,
 )
 def config(*, output: OutputOption = TABLE) -> None:
@@ -74,46 +74,38 @@ def config(*, output: OutputOption = TABLE) -> None:
     """
     effective = settings().with_context()
     shown = list(_in_effect(effective))
-    names = (setting.setting for setting in shown)
-    write_result(shown, output, names=names, table=lambda: _print(shown))
+
+    def table() -> None:
+        rows = [
+            [
+                one.setting,
+                one.default if one.value in (None, []) else text_of_value(one.value),
+                one.source,
+            ]
+            for one in shown
+        ]
+        write_table(["SETTING", "VALUE", "SOURCE"], rows)
+
+    write_result(shown, output, names=[one.setting for one in shown], table=table)
     effective.settings.check()
-
-
-def _print(shown: Sequence[SettingInEffect]) -> None:
-    headings = ["SETTING", "VALUE", "SOURCE"]
-    rows = [[setting.setting, _cell(setting), setting.source] for setting in shown]
-    write_table(headings, rows)
-
-
-def _cell(setting: SettingInEffect) -> str:
-    unset = setting.value is None or setting.value == []
-    return setting.default if unset else text_of_value(setting.value)
 
 
 def _in_effect(effective: Effective) -> Iterator[SettingInEffect]:
     for field in FIELDS:
-        setting = BY_NAME[field]
-        value = _masked(setting, effective.value(field))
+        setting, value = BY_NAME[field], effective.value(field)
+        match value:
+            case str() | int() | tuple() if setting.secret:
+                value = MASK
+            case tuple():
+                value = [redacted(url) for url in NatsOptions(servers=value).urls] if value else []
+            case str():
+                value = hidden(value)
+            case _:
+                pass
         yield SettingInEffect(field, value, effective.source(field), setting.default)
 
 
-def _masked(setting: Setting, value: object) -> object:
-    match value:
-        case None:
-            return None
-        case _ if setting.secret:
-            return MASK
-        case tuple():
-            return [redacted(url) for url in NatsOptions(servers=value).urls] if value else []
-        case str():
-            return hidden(value)
-        case _:
-            return value
-
-
-WIDTH = 8
-"""Characters of the first column: the longest result and a space."""
-
+WIDTH = 8  # of the first column: the longest result and a space
 _COLOURS = {
     Result.OK: typer.colors.GREEN,
     Result.WARNING: typer.colors.YELLOW,
@@ -125,17 +117,11 @@ _COLOURS = {
     "natsctl doctor --controller controllers.webapps:WebApps",
     "natsctl doctor -s hub:4222 --creds hub.creds",
     "natsctl doctor -c fleet.sites:Sites --leader-elect",
-    settings=("controllers.leader_elect", "controllers.shard", "controllers.lease_ttl_s"),
+    sections=("controllers.leader_elect", "controllers.shard", "controllers.lease_ttl_s"),
+    controller="-c M:C | Controller class whose needs are checked; repeatable",
 )
-@connected
 async def doctor(
-    options: NatsOptions,
-    *,
-    controller: Annotated[
-        list[str] | None,
-        controller_option("Controller class whose needs are checked; repeatable"),
-    ] = None,
-    output: OutputOption = TABLE,
+    options: NatsOptions, *, controller: list[str] | None = None, output: OutputOption = TABLE
 ) -> None:
     """Check everything that controllers need.
 
@@ -149,88 +135,67 @@ async def doctor(
     cluster, configured = effective.cluster, effective.controllers
     async for finding in examine(controllers, options, cluster, settings=configured):
         findings.append(finding)
-        if output in (TABLE, WIDE):
-            _write(finding)
+        if output in TABLES:
+            label = finding.result.value.ljust(WIDTH)
+            result = coloured(label, _COLOURS[finding.result], sys.stdout)
+            write_line(f"{result}{finding.check}: {finding.found}")
+            if finding.advice:
+                write_line(f"{' ' * WIDTH}→ {finding.advice}")
+    results = [finding.result for finding in findings]
+    summary = ", ".join(f"{results.count(one)} {one.value}" for one in Result)
     names = [finding.check for finding in findings]
-    write_result(findings, output, names=names, table=lambda: write_line(_summary(findings)))
-    if any(finding.result is Result.FAILED for finding in findings):
+    write_result(findings, output, names=names, table=lambda: write_line(summary))
+    if Result.FAILED in results:
         raise typer.Exit(FAILED)
-
-
-def _write(finding: CheckFinding) -> None:
-    label = finding.result.value.ljust(WIDTH)
-    result = coloured(label, _COLOURS[finding.result], sys.stdout)
-    write_line(f"{result}{finding.check}: {finding.found}")
-    if finding.advice:
-        write_line(f"{' ' * WIDTH}→ {finding.advice}")
-
-
-def _summary(findings: Sequence[CheckFinding]) -> str:
-    counts = {result: sum(finding.result is result for finding in findings) for result in Result}
-    return ", ".join(f"{count} {result.value}" for result, count in counts.items())
 
 
 @app.add(
     "natsctl health --listen :8080",
     "natsctl health --ready",
     "NATSCTL_LISTEN=127.0.0.1:9090 natsctl health",
-    settings=("http",),
+    sections=("http",),
+    ready="Check readiness (/readyz) instead of liveness (/livez)",
 )
-def health(
-    *,
-    ready: Annotated[
-        bool,
-        typer.Option("--ready", help="Check readiness (/readyz) instead of liveness (/livez)"),
-    ] = False,
-) -> None:
+def health(*, ready: bool = False) -> None:
     """Check the health of the daemon on this machine.
 
     The address is the --listen address of natsctl run, from the flag, the environment or the
     settings file. The exit code is 1 if a check fails or no daemon answers. The output lists the
     checks.
     """
-    http = settings().settings.http
-    if http.listen is None:
+    listen = settings().settings.http.listen
+    if listen is None:
         raise UsageError(
             "the address of the daemon is not set: give --listen HOST:PORT, or set NATSCTL_LISTEN, "
             "for natsctl run and natsctl health"
         )
-    complete(_check(Address.parse(http.listen), "/readyz" if ready else "/livez"))
 
+    async def check() -> None:
+        answer = await probe(Address.parse(listen), f"{'/readyz' if ready else '/livez'}?verbose")
+        write_text(escaped(answer.text.rstrip(), keep="\n"))
+        if not answer.passed:
+            raise typer.Exit(FAILED)
 
-async def _check(address: Address, path: str) -> None:
-    answer = await probe(address, f"{path}?verbose")
-    write_text(escaped(answer.text.rstrip(), keep="\n"))
-    if not answer.passed:
-        raise typer.Exit(FAILED)
+    complete(check())
 
 
 @app.add(
     "natsctl rbac -c controllers.webapps:WebApps --service-account natsctl | kubectl apply -f -",
     "natsctl rbac --nats -c controllers.greetings:Greetings > natsctl-users.conf",
+    controller=CLASSES,
+    nats="Print the users of a nats-server: one that runs them, operator, viewer",
+    name="NAME | Name of the roles; else natsctl and the controllers'",
+    service_account="NAME | Service account to create and to bind to the roles",
+    namespace="NAME | Namespace of the service account; else default",
 )
-def rbac(
+def rbac(  # noqa: C901 - one straight line
     *,
-    controller: ControllersOption,
-    output: Annotated[str, output_option(without=(TABLE, WIDE))] = YAML,
-    nats: Annotated[
-        bool,
-        typer.Option(
-            "--nats", help="Print the users of a nats-server: one that runs them, operator, viewer"
-        ),
-    ] = False,
-    name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name of the roles; else natsctl and the controllers'"),
-    ] = None,
-    service_account: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Service account to create and to bind to the roles"),
-    ] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Namespace of the service account; else default"),
-    ] = None,
+    controller: list[str],
+    output: Annotated[str, output_option(without=TABLES)] = YAML,
+    nats: bool = False,
+    name: str | None = None,
+    service_account: str | None = None,
+    namespace: str | None = None,
 ) -> None:
     """Print the permissions that controllers need, in Kubernetes or in NATS.
 
@@ -250,54 +215,37 @@ def rbac(
     account = None
     if service_account is not None:
         account = ServiceAccount(service_account, namespace or "default")
-    complete(_write_roles(controllers, settings().settings.cluster, name, account, output))
-
-
-async def _write_roles(
-    controllers: list[Controller | Guest],
-    cluster: KubeOptions | None,
-    name: str | None,
-    account: ServiceAccount | None,
-    output: str,
-) -> None:
+    role_name = name or "-".join(["natsctl", *(one.name for one in controllers)])
     needed = needs(controllers)
-    names = await names_of((need.kind for need in needed), cluster)
-    role_name = name or "-".join(["natsctl", *(controller.name for controller in controllers)])
-    items = manifests(roles(needed, names, identity=True), role_name, account)
-    if not items:
-        write_notice("the controllers have no Kubernetes kinds: no permissions are needed")
-    guesses = [_guess(kind, name) for (_, kind), name in sorted(names.items()) if name.guess]
-    for guess in guesses:
+
+    async def write() -> None:
+        names = await names_of((need.kind for need in needed), settings().settings.cluster)
+        items = manifests(roles(needed, names, identity=True), role_name, account)
+        if not items:
+            write_notice("the controllers have no Kubernetes kinds: no permissions are needed")
+        for (_, kind), resource in sorted(names.items()):
+            if resource.guess:
+                guess = (
+                    f"{resource.plural} is a guess for the resource name of {kind} in "
+                    f"{resource.group}: {' '.join(resource.guess.split())}"
+                )
+                write_line(f"# {guess}") if output == YAML else write_notice(guess)
         if output == YAML:
-            write_line(f"# {guess}")
+            write_yaml(items)
         else:
-            write_notice(guess)
-    if output == YAML:
-        write_yaml(items)
-    else:
-        whole = {"apiVersion": "v1", "kind": "List", "items": items} if output == JSON else items
-        items_names = [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in items]
-        write_result(whole, output, names=items_names)
+            listed = {"apiVersion": "v1", "kind": "List", "items": items}
+            role_names = [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in items]
+            write_result(listed if output == JSON else items, output, names=role_names)
 
-
-def _guess(kind: str, name: ResourceName) -> str:
-    reason = " ".join(name.guess.split())
-    return f"{name.plural} is a guess for the resource name of {kind} in {name.group}: {reason}"
-
-
-Part = Literal["request", "answer"]
+    complete(write())
 
 
 @app.add(
     "natsctl hook-schema",
     "natsctl hook-schema answer > answer.schema.json",
+    part="@[request|answer] | One of them, instead of both",
 )
-def hook_schema(
-    *,
-    part: Annotated[
-        Part | None, typer.Argument(metavar="[request|answer]", help="One of them, instead of both")
-    ] = None,
-) -> None:
+def hook_schema(*, part: Literal["request", "answer"] | None = None) -> None:
     """Print the JSON Schemas of what a hook is asked and what it answers.
 
     Generate types for your language from them, or check your service's answers in its tests.
@@ -306,11 +254,8 @@ def hook_schema(
     write_json(schemas if part is None else schemas[part])
 
 
-@app.add("natsctl -s hub:4222 status", settings=("controllers", "logs", "http", "traces"))
-@with_hook
-def options(
-    *, controller: Annotated[list[str], controller_option(CLASS_HELP, hidden=True)]
-) -> None:
+@app.add("natsctl -s hub:4222 status", sections=ALL, hooks=True, controller=CLASS)
+def options(*, controller: list[str]) -> None:
     """Show the options of every command, such as the connection.
 
     Those of the connection, of Kubernetes and --config stand before or after any command. The

@@ -3,14 +3,19 @@
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import typer
 
-from natsctl.cli.arguments import ControllerOption, load_runnable_controller, with_hook
-from natsctl.cli.command import INTERRUPTED, App, interruptible, settings
+from natsctl.cli.command import (
+    CLASS,
+    INTERRUPTED,
+    App,
+    interruptible,
+    load_runnable_controller,
+    settings,
+)
 from natsctl.cli.output import TABLE, OutputOption, write_result
 from natsctl.cli.terminal import progress_bar, write_line, write_notice
 from natsctl.cli.values import read_mappings
@@ -21,58 +26,37 @@ from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation, mode_of, search_in_processes
 from natsctl.testing.simulation.subject import subject_of
-from natsctl.testing.simulation.world.process import Division
 
 app = App()
-
-Documents = Sequence[Mapping[str, Any]]
-
-_ALL = os.cpu_count() or 1
 
 
 @app.add(
     "natsctl simulate -c shops:Shops -f shops.yaml --shard --storm --runs 10000 -n auto",
     "natsctl simulate --hook shops.sync --primary shops --secondary routes -f shops.yaml",
+    hooks=True,
+    controller=CLASS,
+    file="-f FILE | YAML or JSON file of objects; repeatable",
+    runs="NUMBER>=1 | Number of runs",
+    seed="NUMBER>=0 | Seed of the first run",
+    processes="-n NUMBER | Number, or auto for all cores",
+    ignore="FIELD | What may differ: bucket or field; repeatable",
+    keep="BUCKET | What may stay: bucket or object; repeatable",
+    leader_elect="In each run, three processes elect a leader",
+    shard="In each run, three processes share the keys",
+    storm="Longer runs, with more faults and administrators",
 )
-@with_hook
 def simulate(
     *,
-    controller: ControllerOption,
-    file: Annotated[
-        list[str],
-        typer.Option(
-            "--file", "-f", metavar="FILE", help="YAML or JSON file of objects; repeatable"
-        ),
-    ],
-    runs: Annotated[int, typer.Option(min=1, metavar="NUMBER", help="Number of runs")] = 500,
-    seed: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Seed of the first run")] = 0,
-    processes: Annotated[
-        str,
-        typer.Option("--processes", "-n", metavar="NUMBER", help="Number, or auto for all cores"),
-    ] = "1",
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD",
-            help="What may differ: bucket or field; repeatable",
-        ),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="BUCKET",
-            help="What may stay: bucket or object; repeatable",
-        ),
-    ] = None,
-    leader_elect: Annotated[
-        bool, typer.Option("--leader-elect", help="In each run, three processes elect a leader")
-    ] = False,
-    shard: Annotated[
-        bool, typer.Option("--shard", help="In each run, three processes share the keys")
-    ] = False,
-    storm: Annotated[
-        bool, typer.Option("--storm", help="Longer runs, with more faults and administrators")
-    ] = False,
+    controller: str,
+    file: list[str],
+    runs: int = 500,
+    seed: int = 0,
+    processes: str = "1",
+    ignore: list[str] | None = None,
+    keep: list[str] | None = None,
+    leader_elect: bool = False,
+    shard: bool = False,
+    storm: bool = False,
     output: OutputOption = TABLE,
 ) -> None:
     """Simulate a controller under faults, and find the bugs of a bad day.
@@ -80,35 +64,50 @@ def simulate(
     The objects change while processes crash, answers are lost and caches lag. The first seed with a
     bug is shown with its shortest schedule (exit code 1). Documents of one key are its versions.
     """
-    documents = read_mappings(file)
-    checks = Checks(ignored=tuple(ignore or ()), kept=tuple(keep or ()))
-    mode = mode_of(leader_elect=leader_elect, shard=shard)
     make = functools.partial(
-        _simulation, controller, settings().nats, documents, checks, mode=mode, storm=storm
+        _simulation,
+        controller,
+        settings().nats,
+        objects=read_mappings(file),
+        checks=Checks(ignored=tuple(ignore or ()), kept=tuple(keep or ())),
+        mode=mode_of(leader_elect=leader_elect, shard=shard),
+        storm=storm,
     )
-    seeds, count = range(seed, seed + runs), _count(processes)
+    if processes == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        count = cores or 1
+    elif processes.isdecimal() and int(processes) > 0:
+        count = int(processes)
+    else:
+        raise UsageError(f"--processes is a number above 0 or auto, not {processes!r}")
     with interruptible():
-        report = _search(make, seeds, count)
-    names = [report.controller]
-    write_result(report.document(), output, names=names, table=lambda: _write(report, runs))
+        report = _search(make, range(seed, seed + runs), count)
+
+    def table() -> None:
+        if report.finding is not None:
+            for line in str(report.finding).splitlines():
+                write_line(line)
+            write_line(f"found in run {report.runs} of {runs}")
+            return
+        begin = "interrupted: " if report.interrupted else ""
+        done = "1 run" if report.runs == 1 else f"{report.runs} runs"
+        write_line(f"{begin}nothing was found in {done} of {report.controller}")
+        for place in () if report.interrupted else report.unread:
+            write_notice(
+                f"{report.controller} never opened {place}, of which the files have objects"
+            )
+
+    write_result(report.document(), output, names=[report.controller], table=table)
     if report.finding is not None:
         raise typer.Exit(1)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _simulation(
-    path: str,
-    options: NatsOptions,
-    documents: Documents,
-    checks: Checks,
-    *,
-    mode: Division | None,
-    storm: bool,
-) -> Simulation:
+def _simulation(path: str, options: NatsOptions, **arguments: Any) -> Simulation:
     simulated = type(load_runnable_controller(path))
     carry_requests(simulated, options)
-    return Simulation(subject_of(simulated), documents, checks, mode=mode, storm=storm)
+    return Simulation(subject_of(simulated), **arguments)
 
 
 def _search(make: "functools.partial[Simulation]", seeds: range, processes: int) -> Report:
@@ -125,24 +124,3 @@ def _search(make: "functools.partial[Simulation]", seeds: range, processes: int)
                 return simulation.search(seeds, progress)
         report = search_in_processes(make, seeds, processes, progress)
         return msgspec.structs.replace(report, controller=simulation.subject.name)
-
-
-def _count(processes: str) -> int:
-    if processes == "auto":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _ALL
-    if processes.isdecimal() and int(processes) > 0:
-        return int(processes)
-    raise UsageError(f"--processes is a number above 0 or auto, not {processes!r}")
-
-
-def _write(report: Report, runs: int) -> None:
-    if report.finding is not None:
-        for line in str(report.finding).splitlines():
-            write_line(line)
-        write_line(f"found in run {report.runs} of {runs}")
-        return
-    begin = "interrupted: " if report.interrupted else ""
-    count = "1 run" if report.runs == 1 else f"{report.runs} runs"
-    write_line(f"{begin}nothing was found in {count} of {report.controller}")
-    for place in () if report.interrupted else report.unread:
-        write_notice(f"{report.controller} never opened {place}, of which the files have objects")

@@ -9,14 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Annotated, TextIO
+from typing import TextIO
 
 import typer
 
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.telemetry.escaping import escaped
-
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
 
 
 class OutputError(NatsctlError):

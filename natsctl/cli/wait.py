@@ -1,18 +1,15 @@
 """`natsctl wait` and `natsctl diff`, with the exit codes and messages of kubectl."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from typing import Annotated
 
 import typer
 
-from natsctl.cli import values
-from natsctl.cli.arguments import FilesOption, NamesArgument, SelectorOption
-from natsctl.cli.command import App, connected, exit_status, report
+from natsctl.cli.command import FILES, SELECTOR, SOME, App, exit_status, report
 from natsctl.cli.output import write_unified
 from natsctl.cli.terminal import write_line
-from natsctl.cli.values import KeyDocument, read_documents
+from natsctl.cli.values import apply, read_documents
 from natsctl.core.compare_and_set import read
 from natsctl.errors import (
     NatsctlError,
@@ -46,32 +43,28 @@ DIFFERENT, TROUBLE = 1, 2  # exit statuses of `diff`
     "natsctl wait greetings/shop --for=condition=Ready --timeout=2m",
     "natsctl wait greetings/shop --for=jsonpath='{.spec.text}'=hi",
     "natsctl wait greetings -l tier=edge --for=delete",
+    objects=SOME,
+    awaited="--for CONDITION | condition=TYPE[=STATUS], jsonpath={PATH}[=VALUE], create or delete",
+    selector=SELECTOR,
+    all_="All objects of the bucket",
+    limit="--timeout TIME | Such as 90s or 2m; 0 checks once",
 )
-@connected
 async def wait(
     options: NatsOptions,
     *,
-    objects: NamesArgument,
-    awaited: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            metavar="CONDITION",
-            help="condition=TYPE[=STATUS], jsonpath={PATH}[=VALUE], create or delete",
-        ),
-    ],
-    selector: SelectorOption = "",
-    all_: Annotated[bool, typer.Option("--all", help="All objects of the bucket")] = False,
-    limit: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="Such as 90s or 2m; 0 checks once")
-    ] = "30s",
+    objects: list[str],
+    awaited: str,
+    selector: str = "",
+    all_: bool = False,
+    limit: str = "30s",
 ) -> None:
     """Wait until objects meet a condition.
 
     A condition counts when the controller has observed the newest generation. The exit code is 1 if
     the time is over first.
     """
-    met, limit_s = _condition(awaited), _seconds(limit)
+    met = _condition(awaited)
+    limit_s = 0.0 if limit in ("0", "0s") else duration_in(limit).total_seconds()
     selection = Selection.of(objects, selector, whole=all_, otherwise="; or --all, or --selector")
     async with connect(options) as connection:
         for source, keys in await selection.open(connection):
@@ -84,7 +77,7 @@ async def wait(
             await until(source, keys, met, limit_s, done="condition met")
 
 
-async def until(
+async def until(  # noqa: C901 - one case for each event
     bucket: Bucket, keys: Collection[str], met: Met, limit_s: float | None, *, done: str = ""
 ) -> None:
     """Wait until each key meets a condition, and write a line for each if *done* isn't empty.
@@ -93,54 +86,46 @@ async def until(
     """
     left = set(keys)
 
-    def check(key: str, value: bytes | None) -> None:
-        if key in left and met(None if value is None else object_in(value) or {}):
-            left.discard(key)
-            if done:
-                write_line(f"{bucket.name}/{key} {done}")
+    async def follow() -> None:
+        existing: dict[str, bytes] = {}
+        listed = False
+        pattern = ">" if len(left) > 1 else next(iter(left))
+        async with BucketStore(bucket, keys=pattern).watch() as events:
+            async for event in events:
+                changed: Iterable[str] = ()
+                match event:
+                    case Applied() | Batch():
+                        states = event.states if isinstance(event, Batch) else [event.stored]
+                        existing.update((stored.key, stored.value) for stored in states)
+                        changed = [stored.key for stored in states]
+                    case Deleted(key):
+                        existing.pop(key, None)
+                        changed = [key]
+                    case Listed():
+                        listed, changed = True, sorted(left)
+                    case Listing():
+                        existing.clear()
+                    case _:
+                        pass
+                for key in sorted(left.intersection(changed)) if listed else ():
+                    value = existing.get(key)
+                    if met(None if value is None else object_in(value) or {}):
+                        left.discard(key)
+                        if done:
+                            write_line(f"{bucket.name}/{key} {done}")
+                if not left or (limit_s == 0 and listed):
+                    return
 
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(limit_s or None):
             while left:
                 with suppress(WatchBrokenError):
-                    await _follow(bucket, left, check, once=limit_s == 0)
+                    await follow()
                 if limit_s == 0:
                     break
-    except TimeoutError:
-        pass
     if left:
         names = ", ".join(f"{bucket.name}/{key}" for key in sorted(left))
         raise StoreTimeoutError(f"timed out waiting for the condition on {names}")
-
-
-async def _follow(
-    bucket: Bucket, left: set[str], check: Callable[[str, bytes | None], None], *, once: bool
-) -> None:
-    """Check the keys as they are and as they change, until none is left."""
-    existing: dict[str, bytes] = {}
-    pattern = ">" if len(left) > 1 else next(iter(left))
-    listed = False
-    async with BucketStore(bucket, keys=pattern).watch() as events:
-        async for event in events:
-            changed: Iterable[str] = ()
-            match event:
-                case Applied() | Batch():
-                    states = event.states if isinstance(event, Batch) else [event.stored]
-                    existing.update((stored.key, stored.value) for stored in states)
-                    changed = [stored.key for stored in states]
-                case Deleted(key):
-                    existing.pop(key, None)
-                    changed = [key]
-                case Listed():
-                    listed, changed = True, sorted(left)
-                case Listing():
-                    existing.clear()
-                case _:
-                    pass
-            for key in changed if listed else ():
-                check(key, existing.get(key))
-            if not left or (once and listed):
-                return
 
 
 def _condition(text: str) -> Met:
@@ -169,43 +154,36 @@ def _condition(text: str) -> Met:
     )
 
 
-def _seconds(text: str) -> float:
-    return 0.0 if text in ("0", "0s") else duration_in(text).total_seconds()
-
-
 @app.add(
     "natsctl diff -f greetings.yaml",
     "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl diff -f -",
+    file=FILES,
 )
-@connected
-async def diff(options: NatsOptions, *, file: FilesOption) -> None:
+async def diff(options: NatsOptions, *, file: list[str]) -> None:
     """Show what natsctl apply would change.
 
     Exit codes: 0 if nothing differs, 1 if something differs, 2 or more after an error.
     """
+    different = False
     try:
-        different = await _differences(options, read_documents(file))
+        documents = read_documents(file)
+        async with connect(options) as connection:
+            for document in documents:
+                bucket = await existing_bucket(connection, document.bucket)
+                current = await read(BucketStore(bucket), document.key)
+                value = apply(current, document.new)
+                if current is None or value != current.value:
+                    different = True
+                    before, after = (
+                        None if stored is None else _shown(bucket.name, document.key, stored)
+                        for stored in (None if current is None else current.value, value)
+                    )
+                    write_unified(f"{bucket.name}/{document.key}", before, after)
     except NatsctlError as error:
         report(error)
         raise typer.Exit(max(TROUBLE, exit_status(error))) from error
     if different:
         raise typer.Exit(DIFFERENT)
-
-
-async def _differences(options: NatsOptions, documents: Sequence[KeyDocument]) -> bool:
-    """Write the difference of each document to what is stored; return whether there was one."""
-    different = False
-    async with connect(options) as connection:
-        for document in documents:
-            bucket = await existing_bucket(connection, document.bucket)
-            current = await read(BucketStore(bucket), document.key)
-            value = values.apply(current, document.new)
-            before = None if current is None else _shown(bucket.name, document.key, current.value)
-            if current is None or value != current.value:
-                different = True
-                after = _shown(bucket.name, document.key, value)
-                write_unified(f"{bucket.name}/{document.key}", before, after)
-    return different
 
 
 def _shown(bucket: str, key: str, value: bytes) -> dict[str, object]:

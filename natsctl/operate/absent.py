@@ -8,6 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -39,7 +40,7 @@ from natsctl.model.bookkeeping import (
     failing_prefix,
     failure_in,
 )
-from natsctl.model.pause import Pause, parse_pause, pause_in
+from natsctl.model.pause import parse_pause, pause_in
 from natsctl.model.readiness import conditions
 from natsctl.model.reports import Branch, KeyPause, PrimarySource, Status
 from natsctl.operate.buckets import published_schemas
@@ -65,6 +66,28 @@ class Description(KeyExplanation, frozen=True, kw_only=True):
     owner: str = ""
 
 
+async def known_controllers(connection: Connection) -> Known:
+    """Return the controllers that leases, published schemas and records name.
+
+    Raises `PermissionDeniedError` if the user may not read the bucket `natsctl`.
+    """
+    records, leases = Bucket(connection, PAUSES.bucket), Bucket(connection, LEASES.bucket)
+    patterns = ("controllers.>", "lease.*", "gc.*")
+    schemas, leased = await asyncio.gather(
+        published_schemas(connection), _living(leases, ">", allowed=False)
+    )
+    recorded = await asyncio.gather(*(_living(records, pattern) for pattern in patterns))
+    known = defaultdict[str, list[PrimarySource]](list)
+    for schema in schemas:
+        if schema.role == "primary":
+            known[schema.controller].append(PrimarySource(schema.bucket, schema.keys, schema.kind))
+    for message in (message for messages in recorded for message in messages):
+        known[message.key.split(".")[1]] += []
+    for message in leased:
+        known[message.key.split(".")[0]] += []
+    return known
+
+
 async def absent_statuses(
     connection: Connection, running: Collection[str]
 ) -> list[ControllerStatus]:
@@ -72,6 +95,43 @@ async def absent_statuses(
     known = await known_controllers(connection)
     down = sorted(known.keys() - set(running))
     return await asyncio.gather(*(absent_status(connection, name, known[name]) for name in down))
+
+
+async def absent_status(
+    connection: Connection, name: str, sources: Sequence[PrimarySource]
+) -> ControllerStatus:
+    """Return the status of a controller that no daemon runs, from its records in NATS."""
+    failing: dict[str, LastingFailure] = {}
+    quarantined: dict[str, str] = {}
+    whole = None
+    for record in await _living(Bucket(connection, PAUSES.bucket), f"controllers.{name}.>"):
+        if record.key.startswith(failing_prefix(name)):
+            failure = failure_in(record.value)
+            if failure is not None:
+                failing[record.key.removeprefix(failing_prefix(name))] = failure
+        elif record.key.startswith(prefix := f"controllers.{name}.deaths."):
+            deaths = deaths_in(record.value)
+            if deaths is not None and deaths.count >= DEATHS_MAX:
+                quarantined[record.key.removeprefix(prefix).partition(".")[2]] = str(deaths)
+        elif record.key == controller_record(name):
+            whole = parse_pause(record.value.decode(errors="replace"))
+    since = {key: _since(failure) for key, failure in failing.items()}
+    now = datetime.now(UTC)
+    oldest_s = max((max(0.0, (now - at).total_seconds()) for at in since.values()), default=None)
+    status = Status(
+        controller=name,
+        sources=list(sources),
+        state=DOWN,
+        failure="no daemon runs it",
+        failing={key: failure.error for key, failure in failing.items()},
+        failing_since=since,
+        quarantined=quarantined,
+        paused_controller=whole,
+        oldest_failure_s=oldest_s,
+        oldest_unanswered_s=oldest_s,
+        unhealthy=len(failing.keys() | quarantined.keys()),
+    )
+    return ControllerStatus.of(status, NO_PROCESS).limited()
 
 
 async def explained_without_daemon(
@@ -92,14 +152,15 @@ async def explained_without_daemon(
     for name in known.keys() - set(running):
         sources = [source for source in known[name] if holds(source)]
         if name == controller or (controller is None and sources):
-            bucket = _bucket(sources or known[name])
+            buckets = [source.bucket for source in sources or known[name] if source.bucket]
+            bucket = buckets[0] if buckets else ""
             descriptions.append(await _explanation(connection, name, bucket, key))
     return [one for one in descriptions if one.present or one.past]
 
 
 async def stored_description(connection: Connection, bucket: str, key: str) -> Description | None:
     """Return what a bucket has of an object that no controller syncs; None if it has none."""
-    object_ = await _newest(Bucket(connection, bucket), key)
+    object_ = await _newest(connection, bucket, key)
     if object_ is None:
         return None
     document = object_in(object_.value) or {}
@@ -110,113 +171,52 @@ async def stored_description(connection: Connection, bucket: str, key: str) -> D
         if name.endswith("/owner-kind")
         and (owner_key := name.removesuffix("kind") + "key") in texts
     )
-    pause = pause_in(object_.value)
-    return Description(
-        controller="",
-        daemon=NO_PROCESS,
-        key=key,
-        source=bucket,
-        exists=True,
-        revision=object_.revision,
-        paused=None if pause is None else _key_pause(pause, controller=False),
-        conditions=[hidden(text) for text in conditions(document)],
-        owner=next(owners, ""),
-    )
-
-
-async def known_controllers(connection: Connection) -> Known:
-    """Return the controllers that leases, published schemas and records name.
-
-    Raises `PermissionDeniedError` if the user may not read the bucket `natsctl`.
-    """
-    records, leases = Bucket(connection, PAUSES.bucket), Bucket(connection, LEASES.bucket)
-    patterns = ("controllers.>", "lease.*", "gc.*")
-    schemas, leased = await asyncio.gather(
-        published_schemas(connection), _living(leases, ">", allowed=False)
-    )
-    named = await asyncio.gather(*(_living(records, pattern) for pattern in patterns))
-    known = defaultdict[str, list[PrimarySource]](list)
-    for schema in schemas:
-        if schema.role == "primary":
-            known[schema.controller].append(PrimarySource(schema.bucket, schema.keys, schema.kind))
-    for message in (message for messages in named for message in messages):
-        known[message.key.split(".")[1]] += []
-    for message in leased:
-        known[message.key.split(".")[0]] += []
-    return known
-
-
-async def absent_status(
-    connection: Connection, name: str, sources: Sequence[PrimarySource]
-) -> ControllerStatus:
-    """Return the status of a controller that no daemon runs, from its records in NATS."""
-    records = await _living(Bucket(connection, PAUSES.bucket), f"controllers.{name}.>")
-    failing: dict[str, LastingFailure] = {}
-    quarantined: dict[str, str] = {}
-    whole = None
-    for record in records:
-        if record.key.startswith(failing_prefix(name)):
-            failure = failure_in(record.value)
-            if failure is not None:
-                failing[record.key.removeprefix(failing_prefix(name))] = failure
-        elif record.key.startswith(prefix := f"controllers.{name}.deaths."):
-            deaths = deaths_in(record.value)
-            if deaths is not None and deaths.count >= DEATHS_MAX:
-                quarantined[record.key.removeprefix(prefix).partition(".")[2]] = str(deaths)
-        elif record.key == controller_record(name):
-            whole = parse_pause(record.value.decode(errors="replace"))
-    oldest_s = max((_age_s(failure) for failure in failing.values()), default=None)
-    status = Status(
-        controller=name,
-        sources=list(sources),
-        state=DOWN,
-        failure="no daemon runs it",
-        failing={key: failure.error for key, failure in failing.items()},
-        failing_since={key: _time(failure) for key, failure in failing.items()},
-        quarantined=quarantined,
-        paused_controller=whole,
-        oldest_failure_s=oldest_s,
-        oldest_unanswered_s=oldest_s,
-        unhealthy=len(failing.keys() | quarantined.keys()),
-    )
-    return ControllerStatus.of(status, NO_PROCESS).limited()
+    return Description(**_stored("", bucket, key, object_, None), owner=next(owners, ""))
 
 
 async def _explanation(connection: Connection, name: str, bucket: str, key: str) -> Description:
+    records = PAUSES.bucket
     object_, record, whole = await asyncio.gather(
-        _newest(Bucket(connection, bucket), key) if bucket else _none(),
-        _newest(Bucket(connection, PAUSES.bucket), failing_prefix(name) + key),
-        _newest(Bucket(connection, PAUSES.bucket), controller_record(name)),
+        _newest(connection, bucket, key),
+        _newest(connection, records, failing_prefix(name) + key),
+        _newest(connection, records, controller_record(name)),
     )
     failure = None if record is None else failure_in(record.value)
-    pause = None if object_ is None else pause_in(object_.value)
-    if whole is not None:
-        pause = parse_pause(whole.value.decode(errors="replace"))
     try:
         recorded, events_error = await events_of(connection, name, key), ""
     except NatsctlError as error:
         recorded, events_error = [], hidden(str(error))
-    document = {} if object_ is None else object_in(object_.value) or {}
     return Description(
-        controller=name,
-        daemon=NO_PROCESS,
-        key=key,
-        source=bucket,
-        exists=object_ is not None,
-        revision=None if object_ is None else object_.revision,
-        paused=None if pause is None else _key_pause(pause, controller=whole is not None),
+        **_stored(name, bucket, key, object_, whole),
         failures=0 if failure is None else 1,
-        failing_since=None if failure is None else _time(failure),
-        conditions=[hidden(text) for text in conditions(document)],
+        failing_since=None if failure is None else _since(failure),
         syncs=with_past([], recorded),
         events=msgspec.convert(recorded, list[KeyEvent], from_attributes=True),
         events_error=events_error,
     )
 
 
-def _key_pause(pause: Pause, *, controller: bool) -> KeyPause:
-    fields = msgspec.structs.asdict(pause) | {"reason": hidden(pause.reason)}
-    return KeyPause(**fields, controller=controller)
+def _stored(
+    controller: str, bucket: str, key: str, object_: Message | None, whole: Message | None
+) -> dict[str, Any]:
+    """Return what an object and the pause of its *whole* controller say."""
+    pause = None if object_ is None else pause_in(object_.value)
+    if whole is not None:
+        pause = parse_pause(whole.value.decode(errors="replace"))
+    if pause is not None:
+        fields = msgspec.structs.asdict(pause) | {"reason": hidden(pause.reason)}
+        pause = KeyPause(**fields, controller=whole is not None)
+    document = {} if object_ is None else object_in(object_.value) or {}
+    return {
+        "controller": controller,
+        "daemon": NO_PROCESS,
+        "key": key,
+        "source": bucket,
+        "exists": object_ is not None,
+        "revision": None if object_ is None else object_.revision,
+        "paused": pause,
+        "conditions": [hidden(text) for text in conditions(document)],
+    }
 
 
 async def _living(bucket: Bucket, pattern: str, *, allowed: bool = True) -> list[Message]:
@@ -235,25 +235,14 @@ async def _living(bucket: Bucket, pattern: str, *, allowed: bool = True) -> list
     return [message for message in messages if message.marker is None]
 
 
-async def _newest(bucket: Bucket, key: str) -> Message | None:
+async def _newest(connection: Connection, bucket: str, key: str) -> Message | None:
+    """Return an object; None without it or its bucket, which is empty for one in a cluster."""
     try:
-        message = await bucket.last(key)
+        message = await Bucket(connection, bucket).last(key) if bucket else None
     except (NotFoundError, StoreMissingError):
         return None
-    return None if message.marker else message
+    return None if message is None or message.marker else message
 
 
-async def _none() -> None:
-    """Return nothing, for objects that aren't in NATS."""
-
-
-def _bucket(sources: Sequence[PrimarySource]) -> str:
-    return next((source.bucket for source in sources if source.bucket), "")
-
-
-def _time(failure: LastingFailure) -> datetime:
+def _since(failure: LastingFailure) -> datetime:
     return datetime.fromtimestamp(failure.since_s, UTC)
-
-
-def _age_s(failure: LastingFailure) -> float:
-    return max(0.0, (datetime.now(UTC) - _time(failure)).total_seconds())

@@ -37,17 +37,13 @@ class Identity(msgspec.Struct, frozen=True):
     nats: str
     publish: _Subjects = _Subjects()
 
-    def may_publish(self, subject: str) -> bool:
-        """Return whether the user's NATS permissions allow it, as far as they are known."""
-        allow, deny = self.publish.allow, self.publish.deny
-        if any(matches(pattern, subject) for pattern in deny):
-            return False
-        return not allow or any(matches(pattern, subject) for pattern in allow)
-
     def refusal(self, subject: str) -> str:
-        """Return why the user may not send to a subject; empty if that's allowed."""
-        allowed = self.may_publish(subject)
-        return "" if allowed else f"your NATS user may not publish to {subject}"
+        """Return why the user may not send to a subject; empty if that's allowed or unknown."""
+        denied = any(matches(pattern, subject) for pattern in self.publish.deny)
+        allow = self.publish.allow
+        if denied or (allow and not any(matches(pattern, subject) for pattern in allow)):
+            return f"your NATS user may not publish to {subject}"
+        return ""
 
     def __str__(self) -> str:
         """Return the users as a phrase, such as `ann@desk (NATS user ops)`."""

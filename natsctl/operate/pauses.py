@@ -21,7 +21,6 @@ from natsctl.model.store import Stored
 from natsctl.model.times import time_text
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?:\d+[dhms])+")
 _LONGEST = timedelta(days=36_500)
 
 
@@ -34,16 +33,14 @@ class Resumption(msgspec.Struct, frozen=True):
 
 def new_pause(*, reason: str = "", duration: timedelta | None = None) -> Pause:
     """Return a pause from now on, by the user of this process."""
-    now = datetime.now(UTC)
+    now, text = datetime.now(UTC), " ".join(reason.split())
     until = "" if duration is None else time_text(now + duration)
-    return Pause(
-        reason=" ".join(reason.split()), since=time_text(now), until=until, by=local_user()
-    )
+    return Pause(reason=text, since=time_text(now), until=until, by=local_user())
 
 
 def duration_in(text: str) -> timedelta:
     """Return a duration such as 90s, 30m, 2h or 1d12h, above 0; raises `UsageError`."""
-    if not _DURATION.fullmatch(text):
+    if not re.fullmatch(r"(?:\d+[dhms])+", text):
         raise UsageError(f"{text!r} is no duration: write 90s, 30m, 2h or 1d12h")
     parts = re.findall(r"(\d+)([dhms])", text)
     try:
@@ -63,6 +60,18 @@ def in_cluster(kind: str, key: str) -> UsageError:
         f"{key} is a {kind} in a cluster: pause it with kubectl annotate {kind.lower()} {name}"
         f"{namespace_flag} natsctl.io/paused=true, and resume it with natsctl.io/paused-"
     )
+
+
+def local_user() -> str:
+    """Return the user of this process and its machine, such as `ann@desk`."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    return "".join(f"{name}@{socket.gethostname()}".split())
+
+
+# ---- objects
 
 
 async def pause_object(connection: Connection, bucket: str, key: str, pause: Pause) -> None:
@@ -89,23 +98,66 @@ async def resume_object(connection: Connection, bucket: str, key: str) -> Resump
     stored = await read(store, key)
     if stored is None:
         return Resumption(await _resume_deleted(store, key), exists=False)
-    before = active_pause(documents.annotation(_object(stored), PAUSED), datetime.now(UTC))
+    before = _active(documents.annotation(_object(stored), PAUSED))
 
     def change(current: Stored | None) -> bytes:
         if current is None:
             raise NotFoundError(f"{bucket} has no {key} any more: resume it again")
         document = _object(current)
-        paused = documents.annotation(document, PAUSED) is not None
-        return _without_pause(document) if paused else current.value
+        if documents.annotation(document, PAUSED) is None:
+            return current.value
+        has_others = len(documents.annotations_of(document)) > 1
+        patch: Document = {"annotations": {PAUSED: None} if has_others else None}
+        return documents.render(documents.merge_patch(document, {"metadata": patch}))
 
     await rewrite(store, key, change, seen=stored)
     return Resumption(before, exists=True)
 
 
+async def _resume_deleted(store: BucketStore, key: str) -> Pause | None:
+    """Purge a deleted object, whose last state pauses it, and return its pause.
+
+    In a bucket with a history of 1, only a daemon may know that the object was paused.
+    """
+    history = await store.history(key)
+    if not history or isinstance(history[-1], Stored):
+        return None
+    states = [state for state in history if isinstance(state, Stored)]
+    try:
+        text = documents.annotation(documents.parse(states[-1].value), PAUSED) if states else None
+    except InvalidObjectError:
+        text = None
+    pause = Pause() if not states and not history[-1].purged else _active(text)
+    if pause is not None:
+        await store.delete(key, purge=True)
+    return pause
+
+
+def _active(text: str | None) -> Pause | None:
+    return active_pause(text, datetime.now(UTC))
+
+
+def _object(stored: Stored) -> Document:
+    """Return the object in a value; raises `UsageError` if the value is no object."""
+    try:
+        document = documents.parse(stored.value)
+    except InvalidObjectError:
+        document = {}
+    if "spec" in document or documents.metadata_of(document):
+        return document
+    raise UsageError(
+        f"{stored.key} has no metadata, so that no annotation can pause it: "
+        "pause the whole controller with --all"
+    )
+
+
+# ---- controllers
+
+
 async def pause_controller(connection: Connection, controller: str, pause: Pause) -> None:
     """Pause all keys of a controller, also before its daemon starts."""
-    store = await _records(connection)
-    value, name = pause.text.encode(), controller_record(controller)
+    store, name = await _records(connection), controller_record(controller)
+    value = pause.text.encode()
     await rewrite(store, name, lambda _: value, seen=await read(store, name))
 
 
@@ -126,61 +178,10 @@ async def paused_controller(connection: Connection, controller: str) -> Pause | 
         stored = await read(store, controller_record(controller))
     except StoreMissingError:
         return None
-    text = None if stored is None else stored.value.decode(errors="replace")
-    return active_pause(text, datetime.now(UTC))
-
-
-async def _resume_deleted(store: BucketStore, key: str) -> Pause | None:
-    """Purge a deleted object, whose last state pauses it, and return its pause.
-
-    In a bucket with a history of 1, only a daemon may know that the object was paused.
-    """
-    history = await store.history(key)
-    if not history or isinstance(history[-1], Stored):
-        return None
-    states = [state for state in history if isinstance(state, Stored)]
-    try:
-        text = documents.annotation(documents.parse(states[-1].value), PAUSED) if states else None
-    except InvalidObjectError:
-        text = None
-    pause = active_pause(text, datetime.now(UTC))
-    if not states and not history[-1].purged:
-        pause = Pause()
-    if pause is not None:
-        await store.delete(key, purge=True)
-    return pause
+    return _active(None if stored is None else stored.value.decode(errors="replace"))
 
 
 async def _records(connection: Connection) -> BucketStore:
     bucket = Bucket(connection, PAUSES.bucket)
     await bucket.ensure(PAUSES)
     return BucketStore(bucket)
-
-
-def _object(stored: Stored) -> Document:
-    """Return the object in a value; raises `UsageError` if the value is no object."""
-    try:
-        document = documents.parse(stored.value)
-    except InvalidObjectError:
-        document = {}
-    if "spec" in document or documents.metadata_of(document):
-        return document
-    raise UsageError(
-        f"{stored.key} has no metadata, so that no annotation can pause it: "
-        "pause the whole controller with --all"
-    )
-
-
-def _without_pause(document: Document) -> bytes:
-    has_others = len(documents.annotations_of(document)) > 1
-    patch: Document = {"annotations": {PAUSED: None} if has_others else None}
-    return documents.render(documents.merge_patch(document, {"metadata": patch}))
-
-
-def local_user() -> str:
-    """Return the user of this process and its machine, such as `ann@desk`."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "unknown"
-    return "".join(f"{name}@{socket.gethostname()}".split())
