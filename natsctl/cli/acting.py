@@ -7,18 +7,19 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.command import (
-    NAMED,
-    SELECTOR,
-    SOME,
     App,
+    Labels,
+    NamedController,
+    SomeObjects,
     StoreOptions,
     controller_name,
     exit_status,
     exit_with,
     number_option,
+    option,
     report_error,
 )
-from natsctl.cli.gc import LOCAL, LOCAL_HINT, local_controller, open_local
+from natsctl.cli.gc import LOCAL_HINT, Local, local_controller, open_local
 from natsctl.cli.terminal import progress_bar, write_line, write_notice
 from natsctl.controller import opened
 from natsctl.controller.controller import Controller
@@ -38,8 +39,8 @@ app = App()
 REPORTED_LOGGERS = (opened.__name__, history.__name__, informer.INVALID_LOG)
 """Loggers of failures that a local resync reports itself."""
 
-WHOLE = "--all | The whole controller of --controller"
-FAILING = "Only keys that fail, as natsctl status names them"
+Whole = Annotated[bool, option("--all | The whole controller of --controller")]
+Failing = Annotated[bool, option("--failing | Only keys that fail, as natsctl status names them")]
 
 
 async def _chosen(
@@ -53,7 +54,8 @@ async def _chosen(
         return parse_names(words)
     names = await fleet.failing(controller) if failing else []
     if selector:
-        chosen = await fleet.select(Selection.of(words, selector))
+        buckets = await Selection.of(words, selector).open(fleet.connection)
+        chosen = [Name(bucket.name, key) for bucket, keys in buckets for key in keys]
         names = [name for name in chosen if name in names] if failing else chosen
     elif words:
         if len(words) > 1 or "/" in words[0]:
@@ -65,7 +67,6 @@ async def _chosen(
 
 
 def _show(acted: Acted) -> None:
-    """Write what an action did, and its errors; exit with the status of the first one."""
     for line in acted.done:
         write_line(line)
     for error in acted.failed:
@@ -79,22 +80,17 @@ def _show(acted: Acted) -> None:
     "natsctl pause greetings/shop --reason 'waits for the new disk'",
     "natsctl pause greetings -l tier=edge --for 2h",
     "natsctl pause --all -c greetings",
-    objects=SOME,
-    everything=WHOLE,
-    controller=NAMED,
-    selector=SELECTOR,
-    failing=FAILING,
     reason="TEXT | The reason, for people",
     lasts="--for TIME | Resume after this time, such as 30m, 2h or 1d",
 )
 async def pause(
     options: NatsOptions,
     *,
-    objects: list[str] | None = None,
-    everything: bool = False,
-    controller: str | None = None,
-    selector: str = "",
-    failing: bool = False,
+    objects: SomeObjects = None,
+    everything: Whole = False,
+    controller: NamedController = None,
+    selector: Labels = "",
+    failing: Failing = False,
     reason: str = "",
     lasts: str | None = None,
 ) -> None:
@@ -124,20 +120,15 @@ async def pause(
     "natsctl resume greetings/shop",
     "natsctl resume greetings -l tier=edge",
     "natsctl resume --all -c greetings",
-    objects=SOME,
-    everything=WHOLE,
-    controller=NAMED,
-    selector=SELECTOR,
-    failing=FAILING,
 )
 async def resume(
     options: NatsOptions,
     *,
-    objects: list[str] | None = None,
-    everything: bool = False,
-    controller: str | None = None,
-    selector: str = "",
-    failing: bool = False,
+    objects: SomeObjects = None,
+    everything: Whole = False,
+    controller: NamedController = None,
+    selector: Labels = "",
+    failing: Failing = False,
 ) -> None:
     """Sync paused keys or a paused controller again.
 
@@ -156,7 +147,6 @@ async def resume(
 
 
 def _check_whole(words: Sequence[str], command: str, *, whole: bool, chosen: bool) -> None:
-    """Raise `UsageError` for --all with a name, and for a bucket or nothing without it."""
     if whole and (words or chosen):
         raise UsageError("--all is for the whole controller: name no object, or leave --all out")
     if not whole and not chosen:
@@ -169,21 +159,16 @@ def _check_whole(words: Sequence[str], command: str, *, whole: bool, chosen: boo
     "natsctl resync greetings/shop greetings/market",
     "natsctl resync --failing",
     "natsctl resync greetings shop --local -c controllers.greetings:Greetings --verbose",
-    objects=SOME,
-    controller=NAMED,
-    selector=SELECTOR,
-    failing=FAILING,
-    local=LOCAL,
     verbose="-v | With --local, log the traceback of each failure",
 )
 async def resync(
     stores: StoreOptions,
     *,
-    objects: list[str] | None = None,
-    controller: str | None = None,
-    selector: str = "",
-    failing: bool = False,
-    local: bool = False,
+    objects: SomeObjects = None,
+    controller: NamedController = None,
+    selector: Labels = "",
+    failing: Failing = False,
+    local: Local = False,
     workers: Annotated[
         int | None,
         number_option("Number of keys that are synced concurrently", "NUMBER", 1, WORKERS_MAX),
@@ -224,7 +209,6 @@ async def resync(
 async def _sync_here(
     stores: StoreOptions, controller: Controller, keys: Sequence[str], *, verbose: bool
 ) -> None:
-    """Sync the keys in this process, all primaries if there are none; exit with any failure."""
     for name in () if verbose else REPORTED_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     failures: list[Exception] = []

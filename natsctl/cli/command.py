@@ -24,8 +24,15 @@ from typer.main import get_command
 from natsctl.cli.terminal import coloured, discard_output, flush, write_stderr
 from natsctl.controller.owners import OwnerNames
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_settings
-from natsctl.daemon.settings.settings import SETTINGS, SWITCH, Setting
+from natsctl.daemon.settings.settings import (
+    FILE_NAME,
+    SETTINGS,
+    SWITCH,
+    VARIABLE,
+    Effective,
+    Setting,
+    load_settings,
+)
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -101,14 +108,23 @@ def option(text: str, *flags: str, default: object = "") -> Any:
 
 ONE = "@BUCKET/KEY | The object: BUCKET/KEY, or BUCKET KEY"
 SOME = "@BUCKET/KEY | The objects: BUCKET/KEY each, or BUCKET and its KEYs"
-CLASS = "-c M:C | Controller class as package.module:Name"
-CLASSES = f"{CLASS}; repeatable"
-NAMED = "-c NAME | Controller's name, or its class as package.module:Name"
-KINDS = "-c M:C | Controller class; the object must match its types for the bucket"
-CREATE = "Create the bucket if it does not exist"
-FILES = "-f FILE | YAML or JSON file, folder, or - for standard input; repeatable"
-SELECTOR = "-l LABELS | Only objects whose labels match, such as a=b,c!=d,e"
-YES = "-y | Do not ask for confirmation"
+_CLASS = "--controller -c M:C | Controller class as package.module:Name"
+_NAMED = "--controller -c NAME | Controller's name, or its class as package.module:Name"
+_KINDS = "--controller -c M:C | Controller class; the object must match its types for the bucket"
+_FILES = "--file -f FILE | YAML or JSON file, folder, or - for standard input; repeatable"
+_LABELS = "--selector -l LABELS | Only objects whose labels match, such as a=b,c!=d,e"
+
+OneObject = Annotated[list[str], option(ONE)]
+Objects = Annotated[list[str], option(SOME)]
+SomeObjects = Annotated[list[str] | None, option(SOME)]
+ControllerClass = Annotated[str, option(_CLASS)]
+ControllerClasses = Annotated[list[str], option(f"{_CLASS}; repeatable")]
+NamedController = Annotated[str | None, option(_NAMED)]
+KindsOf = Annotated[str | None, option(_KINDS)]
+Files = Annotated[list[str], option(_FILES)]
+Labels = Annotated[str, option(_LABELS)]
+Yes = Annotated[bool, option("--yes -y | Do not ask for confirmation")]
+CreateBucket = Annotated[bool, option("--create-bucket | Create the bucket if it does not exist")]
 
 
 def number_option(text: str, metavar: str, least: int, most: int) -> Any:
@@ -239,8 +255,6 @@ class StoreOptions(msgspec.Struct, frozen=True):
 
 @functools.cache
 def _options(names: tuple[str, ...]) -> list[TyperOption]:
-    """Return the options of the settings in these sections, or with these names."""
-
     def declared(setting: Setting) -> inspect.Parameter:
         switch, default = setting.form is SWITCH, setting.default
         shown = f" [default: {default}]" if default not in ("none", "false") else ""

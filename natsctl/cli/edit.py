@@ -12,12 +12,12 @@ import msgspec
 import yaml
 from msgspec import UNSET
 
-from natsctl.cli.command import KINDS, ONE, App, Kinds, StoreOptions, load_kinds
+from natsctl.cli.command import App, Kinds, KindsOf, OneObject, StoreOptions, load_kinds
 from natsctl.cli.output import TABLE, OutputOption, yaml_text
-from natsctl.cli.schemas import VALIDATE, Validate, Validator
+from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import write_notice
 from natsctl.cli.values import parsed_yaml, replace, value_of_document, with_version
-from natsctl.cli.writing import DRY, Writing, writing
+from natsctl.cli.writing import DryRun, Writing, writing
 from natsctl.core.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -134,7 +134,6 @@ def _edited(text: str) -> Document:
 
 
 def _check_hidden(document: Document, before: Document) -> None:
-    """Raise `UsageError` for fields of an object that natsctl maintains."""
     metadata = document.get("metadata")
     names = [name for name in (*ENVELOPE, "status") if name in document]
     if isinstance(metadata, dict):
@@ -147,7 +146,6 @@ def _check_hidden(document: Document, before: Document) -> None:
 
 
 def _editor() -> list[str]:
-    """Return the words of the editor's command line; raises `UsageError` if they aren't valid."""
     for variable in ("VISUAL", "EDITOR"):
         if text := os.environ.get(variable):
             try:
@@ -238,18 +236,14 @@ class ClashError(ConflictError):
     "natsctl edit greetings/shop",
     "natsctl edit greetings shop --controller controllers.greetings:Greetings",
     "EDITOR='code --wait' natsctl edit greetings shop",
-    object_=ONE,
-    controller=KINDS,
-    validate=VALIDATE,
-    dry_run=DRY,
 )
 async def edit(  # noqa: C901 - the loop of one editor
     stores: StoreOptions,
     *,
-    object_: list[str],
-    controller: str | None = None,
-    validate: Validate = Validate.STRICT,
-    dry_run: bool = False,
+    object_: OneObject,
+    controller: KindsOf = None,
+    validate: Checked = Validate.STRICT,
+    dry_run: DryRun = False,
     output: OutputOption = TABLE,
 ) -> None:
     """Edit an object in an editor.

@@ -4,18 +4,20 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Annotated
 
 import msgspec
 import typer
 
 from natsctl.cli.command import (
     CONFLICT,
-    NAMED,
-    YES,
     App,
+    NamedController,
     StoreOptions,
+    Yes,
     controller_name,
     load_controller,
+    option,
 )
 from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
 from natsctl.cli.terminal import confirm, write_line, write_notice
@@ -34,7 +36,7 @@ from natsctl.operate.fleet import NoGarbageError, open_fleet
 
 app = App()
 
-LOCAL = "Work in this process; --controller must be a class"
+Local = Annotated[bool, option("--local | Work in this process; --controller must be a class")]
 LOCAL_HINT = ", or do it here with --local"
 """The end of the error if no daemon answers."""
 
@@ -69,14 +71,12 @@ def gc() -> None:
     "natsctl gc plan -c greetings -o json > plan.json",
     "natsctl gc plan --local -c controllers.greetings:Greetings",
     called="plan",
-    controller=NAMED,
-    local=LOCAL,
 )
 async def plan_(
     stores: StoreOptions,
     *,
-    controller: str | None = None,
-    local: bool = False,
+    controller: NamedController = None,
+    local: Local = False,
     output: OutputOption = TABLE,
 ) -> None:
     """Show the secondaries whose owner does not exist.
@@ -100,19 +100,16 @@ async def plan_(
     "natsctl gc apply --controller greetings",
     "natsctl gc apply -c greetings --plan plan.json --yes",
     "natsctl gc apply --local -c controllers.greetings:Greetings",
-    controller=NAMED,
-    local=LOCAL,
     plan="FILE | File of gc plan -o json; - reads standard input [default: a new plan]",
-    yes=YES,
     force="With --yes, remove even while garbage collection is held",
 )
 async def apply(  # noqa: C901 - one straight line
     stores: StoreOptions,
     *,
-    controller: str | None = None,
-    local: bool = False,
+    controller: NamedController = None,
+    local: Local = False,
     plan: str | None = None,
-    yes: bool = False,
+    yes: Yes = False,
     force: bool = False,
 ) -> None:
     """Remove the objects of a plan.
@@ -158,7 +155,11 @@ async def apply(  # noqa: C901 - one straight line
 
 
 async def accept(
-    stores: StoreOptions, *, controller: str | None = None, local: bool = False, yes: bool = False
+    stores: StoreOptions,
+    *,
+    controller: NamedController = None,
+    local: Local = False,
+    yes: Yes = False,
 ) -> None:
     """Accept the bucket of primaries as it is, so that garbage collection continues.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from natsctl.cli.command import SELECTOR, App
+from natsctl.cli.command import App, Labels
 from natsctl.cli.output import (
     JSON,
     TABLE,
@@ -74,7 +74,6 @@ class ShownBucket(msgspec.Struct, frozen=True):
     object_="@BUCKET/KEY | The object, or a bucket; without it, all buckets",
     watch="-w | Show the objects, then their changes",
     once="",
-    selector=SELECTOR,
     keys="PATTERN | Only keys that match; * matches one token, > the remaining tokens",
     sort_by="PATH | Sort by a field, not by key",
     revision="REVISION>=1 | The object as it was at this revision",
@@ -85,7 +84,7 @@ async def get(
     object_: list[str] | None = None,
     watch: bool = False,
     once: bool = False,
-    selector: str = "",
+    selector: Labels = "",
     keys: str = "",
     sort_by: str | None = None,
     revision: int | None = None,
@@ -212,7 +211,6 @@ async def _pages(store: BucketStore, labels: Selector) -> AsyncIterator[list[Mes
 
 
 async def _show(source: Bucket, key: str, revision: int | None, output: str) -> None:
-    """Write one entry; a value that is not an object is no table, and written as it is."""
     store = BucketStore(source)
     if revision is None:
         try:

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Annotated
 
-from natsctl.cli.command import KINDS, ONE, App, StoreOptions, load_kinds
+from natsctl.cli.command import App, KindsOf, OneObject, StoreOptions, load_kinds
 from natsctl.cli.output import TABLE, VALUE, output_option, write_entries, write_table
 from natsctl.cli.values import replace
-from natsctl.cli.writing import DRY, writing
+from natsctl.cli.writing import DryRun, writing
 from natsctl.core.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.jetstream.bucket import Message
@@ -32,13 +32,12 @@ app = App()
     "natsctl history greetings/shop",
     "natsctl history greetings shop --changes",
     "natsctl history greetings shop -o json | jq '.[].spec'",
-    object_=ONE,
     changes="Only revisions that changed the desired state",
 )
 async def history(
     options: NatsOptions,
     *,
-    object_: list[str],
+    object_: OneObject,
     changes: bool = False,
     output: Annotated[str, output_option(VALUE)] = TABLE,
 ) -> None:
@@ -90,18 +89,15 @@ def _spec(value: bytes) -> bytes:
 @app.add(
     "natsctl rollback greetings/shop --to 3 --dry-run",
     "natsctl rollback greetings shop --to 3 -c controllers.greetings:Greetings",
-    object_=ONE,
     to="REVISION>=1 | Revision to restore",
-    controller=KINDS,
-    dry_run=DRY,
 )
 async def rollback(
     stores: StoreOptions,
     *,
-    object_: list[str],
+    object_: OneObject,
     to: int,
-    controller: str | None = None,
-    dry_run: bool = False,
+    controller: KindsOf = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Restore an earlier revision of an object.
 

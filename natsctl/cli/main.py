@@ -200,7 +200,6 @@ def run(args: Sequence[str]) -> int:
 
 
 def _run(args: Sequence[str]) -> int:
-    """Run a command, report its error, and return its exit status."""
     try:
         _check_encoding(args)
         words = _renamed(_with_options_behind(list(args)))
@@ -237,7 +236,6 @@ def _show_options(expanded: ContextVar[bool]) -> int:
 
 
 def _check_encoding(args: Sequence[str]) -> None:
-    """Raise `UsageError` for an argument with bytes that are not UTF-8."""
     for number, argument in enumerate(args, 1):
         try:
             argument.encode()

@@ -3,9 +3,9 @@
 from collections import Counter
 
 from natsctl.cli.command import (
-    CLASS,
     FAILED,
     App,
+    ControllerClass,
     exit_with,
     load_runnable_controller,
     report_error,
@@ -28,10 +28,11 @@ app = App()
     "natsctl migrate --controller fleet.shops:Shops --dry-run",
     "natsctl migrate --controller fleet.shops:Shops",
     called="migrate",
-    controller=CLASS,
     dry_run="Show the objects that would be rewritten",
 )
-async def migrate_(options: NatsOptions, *, controller: str, dry_run: bool = False) -> None:
+async def migrate_(
+    options: NatsOptions, *, controller: ControllerClass, dry_run: bool = False
+) -> None:
     """Rewrite objects in the newest form of their types.
 
     The kinds are those that the controller declares with older types, apart from tertiaries. Each
@@ -60,7 +61,6 @@ async def migrate_(options: NatsOptions, *, controller: str, dry_run: bool = Fal
 
 
 async def _migrate(connection: Connection, kind: KvKind[object], *, dry_run: bool) -> int:
-    """Migrate the objects of a kind, and return the exit status."""
     try:
         store = KvStore(await existing_bucket(connection, kind.bucket), kind)
     except StoreMissingError as error:

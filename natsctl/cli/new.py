@@ -78,7 +78,6 @@ def new(
 
 
 def _write_hook(name: str, language: str) -> None:
-    """Write the example of a hook, with the names of these objects in place of its own."""
     kinds = plural(name)
     if not NAME.fullmatch(name):
         raise UsageError(f"{name!r} isn't a name for a hook: write a singular such as shop")
@@ -98,7 +97,6 @@ def _write_hook(name: str, language: str) -> None:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all files, or none if one of them cannot be written."""
     existing = [name for name in files if (folder / name).exists()]
     if existing:
         raise ConflictError(f"nothing was written, because {', '.join(existing)} exists already")
@@ -115,7 +113,6 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _next_steps(created: Project) -> list[str]:
-    """Return commands to try, each with a comment."""
     listing = f"natsctl get {created.secondaries}" if created.secondaries else KUBECTL
     comments = {
         f"python -m pytest {created.test}": "test it in memory",
@@ -158,7 +155,6 @@ def _print_example(name: str | None) -> None:
 
 
 def _description(file: Path) -> str:
-    """Return the first line of a module's docstring, without the title before the colon."""
     summary = (ast.get_docstring(ast.parse(file.read_bytes())) or "").partition("\n")[0]
     title, _, description = summary.partition(": ")
     return description or title

@@ -278,7 +278,6 @@ def write_result(
 def _write(
     items: Sequence[object], output: str, names: Iterable[str], *, whole: object = UNSET
 ) -> None:
-    """Write plain items as YAML, the *whole* as one document, as names, or their chosen fields."""
     match parse_format(output):
         case "yaml":
             write_yaml(items if whole is UNSET else [whole])

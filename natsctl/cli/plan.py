@@ -10,7 +10,7 @@ import typer
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace as structs_replace
 
-from natsctl.cli.command import FAILED, SOME, App, StoreOptions, load_runnable_controller
+from natsctl.cli.command import FAILED, App, SomeObjects, StoreOptions, load_runnable_controller
 from natsctl.cli.output import (
     TABLE,
     WIDE,
@@ -81,7 +81,6 @@ def write_plan(made_plan: MadePlan, output: str, *, each: bool = False) -> None:
 
 
 def _write_keys(keys: Sequence[str], plan: Plan) -> None:
-    """Write the plan of one key, or of keys that change alike."""
     first = plan.keys[keys[0]]
     if len(keys) == 1:
         write_line(keys[0] or "(outside of a sync)")
@@ -126,7 +125,6 @@ def _shape(key: str, plan: KeyPlan) -> object:
 
 
 def _shape_of(action: Action, key: str) -> tuple[str, ...]:
-    """Return the effect, the kind, and what else is the same in equal changes."""
     changed = action.action in ("update", "status")
     paths = (diff.path.replace(key, "KEY") if key else diff.path for diff in action.diff)
     call = "" if action.call is UNSET else action.call
@@ -140,7 +138,6 @@ def _shape_of(action: Action, key: str) -> tuple[str, ...]:
     "natsctl plan greetings shop -c greetings",
     hooks=True,
     controller="-c M:C | Controller class, or the name of one that runs",
-    objects=SOME,
     all_="Show each key, also if many change alike",
     exit_code="Exit with 10 for changes, 11 if a key newly fails",
     verbose="-v | Log as a daemon would, with tracebacks",
@@ -149,7 +146,7 @@ async def plan(
     stores: StoreOptions,
     *,
     controller: str,
-    objects: list[str] | None = None,
+    objects: SomeObjects = None,
     output: Annotated[str, output_option(DIFF)] = TABLE,
     all_: bool = False,
     exit_code: bool = False,

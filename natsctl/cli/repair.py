@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from natsctl.cli import gc
-from natsctl.cli.command import NAMED, ONE, YES, App
+from natsctl.cli.command import App, OneObject, Yes
 from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
 from natsctl.cli.terminal import confirm, write_line, write_notice
 from natsctl.core import installation as installations
@@ -29,9 +29,6 @@ app.add(
     "natsctl repair gc --controller greetings",
     "natsctl repair gc --local -c controllers.greetings:Greetings --yes",
     called="gc",
-    controller=NAMED,
-    local=gc.LOCAL,
-    yes=YES,
 )(gc.accept)
 
 
@@ -80,7 +77,6 @@ def _named(words: list[str], bucket: str | None) -> Name:
     "natsctl repair external resolve disks/data --created --name vol-0a1b2c",
     "natsctl repair external resolve disks data --not-created",
     called="resolve",
-    object_=ONE,
     created="--created/--not-created | Whether the resource exists in the outside system",
     name="NAME | Name in the outside system",
     bucket="",
@@ -88,7 +84,7 @@ def _named(words: list[str], bucket: str | None) -> Name:
 async def resolve_(
     options: NatsOptions,
     *,
-    object_: list[str],
+    object_: OneObject,
     created: bool | None = None,
     name: str = "",
     bucket: str | None = None,
@@ -108,8 +104,8 @@ async def resolve_(
     write_line(f"{source.name}/{named.key} resolved: {'created' if created else 'not created'}")
 
 
-@external.add("natsctl repair external adopt disks/data", object_=ONE, bucket="")
-async def adopt(options: NatsOptions, *, object_: list[str], bucket: str | None = None) -> None:
+@external.add("natsctl repair external adopt disks/data", bucket="")
+async def adopt(options: NatsOptions, *, object_: OneObject, bucket: str | None = None) -> None:
     """Let an object take over an external resource that natsctl didn't create.
 
     From then on the controller changes the resource as the object says, and deletes it with the
@@ -121,8 +117,8 @@ async def adopt(options: NatsOptions, *, object_: list[str], bucket: str | None 
     write_line(f"{source.name}/{named.key} adopts its external resource")
 
 
-@external.add("natsctl repair external forget disks/data", object_=ONE, bucket="")
-async def forget(options: NatsOptions, *, object_: list[str], bucket: str | None = None) -> None:
+@external.add("natsctl repair external forget disks/data", bucket="")
+async def forget(options: NatsOptions, *, object_: OneObject, bucket: str | None = None) -> None:
     """Forget the link from an object to its external resource.
 
     The external resource stays, and no object manages it. If the object exists, the next
@@ -153,9 +149,8 @@ async def show(options: NatsOptions, *, output: OutputOption = TABLE) -> None:
     "natsctl repair installation adopt 1f0c9e77a2b34d58",
     called="adopt",
     lost_id="@ID | Id of an installation that does not run any more",
-    yes=YES,
 )
-async def adopt_installation(options: NatsOptions, *, lost_id: str, yes: bool = False) -> None:
+async def adopt_installation(options: NatsOptions, *, lost_id: str, yes: Yes = False) -> None:
     """Take over the objects of a lost installation.
 
     The objects are adopted when their owners are synced, and collected if their owners do not exist
@@ -171,9 +166,8 @@ async def adopt_installation(options: NatsOptions, *, lost_id: str, yes: bool = 
     "natsctl repair installation set 1f0c9e77a2b34d58",
     called="set",
     new_id="@ID | Id of the replaced NATS system",
-    yes=YES,
 )
-async def set_(options: NatsOptions, *, new_id: str, yes: bool = False) -> None:
+async def set_(options: NatsOptions, *, new_id: str, yes: Yes = False) -> None:
     """Give this NATS system the id of the system that it replaces.
 
     Use it for a new NATS system that has the primaries of an old system, but not its bucket

@@ -118,7 +118,6 @@ async def _fetch(
 
 
 def _replay(file: Path, controller: str | None, hook: str | None, *, debugger: bool) -> None:
-    """Replay the recording in a file, and exit with the status of its verdict."""
     try:
         recorded = read_recording(file)
         path = controller or _recorded_path(recorded)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from natsctl.cli.command import (
-    CLASSES,
     CONFIG,
     App,
+    ControllerClasses,
     LoopFactory,
     complete,
     number_option,
@@ -18,8 +18,7 @@ from natsctl.cli.command import (
 )
 from natsctl.daemon.development import private_options, private_server, while_it_runs
 from natsctl.daemon.logs import log_to_stderr, secrets_of
-from natsctl.daemon.settings.load import Effective
-from natsctl.daemon.settings.settings import LogSettings, text_of_value
+from natsctl.daemon.settings.settings import Effective, LogSettings, text_of_value
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import with_context
@@ -39,7 +38,6 @@ app = App()
     "natsctl run -c fleet.sites:Sites --shard --listen :8080",
     sections=("controllers", "logs", "http", "traces"),
     hooks=True,
-    controller=CLASSES,
     embedded="Start a private nats-server, and connect to it",
     store_dir="DIR | Data folder of that server; else a temporary one",
     reload="Restart when a Python file in this folder changes",
@@ -49,7 +47,7 @@ app = App()
 )
 def run(  # noqa: C901 - one straight line
     *,
-    controller: list[str],
+    controller: ControllerClasses,
     embedded: bool = False,
     store_dir: Path | None = None,
     port: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from natsctl.cli.command import App, load_runnable_controller
+from natsctl.cli.command import App, load_runnable_controller, option
 from natsctl.cli.output import TABLES, output_option, write_result, write_table
 from natsctl.cli.terminal import write_line, write_notice
 from natsctl.cli.values import NewValue
@@ -156,7 +156,6 @@ class Fields:
                     yield inner_path, name, tuple(known)
 
     def _matching(self, schema: Schema, value: object) -> list[Schema]:
-        """Return the alternatives for a list or a mapping; a tag selects one of them."""
         wanted = "array" if isinstance(value, list) else "object"
         tags = self.resolved(schema).get("discriminator")
         if tags is not None and isinstance(value, dict):
@@ -166,7 +165,6 @@ class Fields:
 
 
 def _inner_schemas(schema: Schema) -> list[Schema]:
-    """Return the schemas of the items of a list, or of the values of a mapping."""
     parts = (
         *schema.get("prefixItems", ()),
         schema.get("items"),
@@ -186,7 +184,9 @@ class Validate(Enum):
     IGNORE = "ignore"
 
 
-VALIDATE = "An object that doesn't match its schema"
+Checked = Annotated[
+    Validate, option("--validate | An object that doesn't match its schema", default=None)
+]
 
 
 class Validator(msgspec.Struct, frozen=True):
@@ -242,7 +242,6 @@ class Validator(msgspec.Struct, frozen=True):
             self._reject(key, schema, missing)
 
     def _reject(self, key: str, schema: KindSchema, invalid: Sequence[InvalidField]) -> None:
-        """Raise `InvalidObjectError` that names the faults, or warn of each."""
         message = f"not a valid {schema.kind} of {schema.source}:"
         if invalid and self.validate is Validate.STRICT:
             separator = "\n" if len(invalid) > 1 else " "
@@ -255,7 +254,6 @@ class Validator(msgspec.Struct, frozen=True):
 
 
 def _document_of(new: NewValue) -> object:
-    """Return the JSON that *new* stores; bytes that are no JSON are a text."""
     if not isinstance(new, bytes):
         return new
     try:
@@ -404,7 +402,6 @@ def _explanation(schema: KindSchema, names: Sequence[str], *, recursive: bool) -
 
 
 def _headings(fields: Fields, struct: Schema, indent: str) -> Iterator[tuple[str, Schema]]:
-    """Yield a line for each field of a type, with the schema of the field."""
     properties, required = struct["properties"], struct.get("required", ())
     width = max(map(len, properties), default=0)
     for name, inner in properties.items():

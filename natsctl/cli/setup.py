@@ -8,10 +8,9 @@ import msgspec
 import typer
 
 from natsctl.cli.command import (
-    CLASS,
-    CLASSES,
     FAILED,
     App,
+    ControllerClasses,
     complete,
     load_runnable_controller,
     settings,
@@ -35,9 +34,7 @@ from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.http import probe
 from natsctl.daemon.nats_permissions import nats_configuration
 from natsctl.daemon.rbac import ServiceAccount, manifests, names_of, needs, roles
-from natsctl.daemon.settings.address import Address
-from natsctl.daemon.settings.load import Effective
-from natsctl.daemon.settings.settings import BY_NAME, FIELDS, text_of_value
+from natsctl.daemon.settings.settings import BY_NAME, FIELDS, Address, Effective, text_of_value
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions, redacted
 from natsctl.telemetry.escaping import escaped
@@ -182,7 +179,6 @@ def health(*, ready: bool = False) -> None:
 @app.add(
     "natsctl rbac -c controllers.webapps:WebApps --service-account natsctl | kubectl apply -f -",
     "natsctl rbac --nats -c controllers.greetings:Greetings > natsctl-users.conf",
-    controller=CLASSES,
     nats="Print the users of a nats-server: one that runs them, operator, viewer",
     name="NAME | Name of the roles; else natsctl and the controllers'",
     service_account="NAME | Service account to create and to bind to the roles",
@@ -190,7 +186,7 @@ def health(*, ready: bool = False) -> None:
 )
 def rbac(  # noqa: C901 - one straight line
     *,
-    controller: list[str],
+    controller: ControllerClasses,
     output: Annotated[str, output_option(without=TABLES)] = YAML,
     nats: bool = False,
     name: str | None = None,
@@ -254,8 +250,8 @@ def hook_schema(*, part: Literal["request", "answer"] | None = None) -> None:
     write_json(schemas if part is None else schemas[part])
 
 
-@app.add("natsctl -s hub:4222 status", sections=ALL, hooks=True, controller=CLASS)
-def options(*, controller: list[str]) -> None:
+@app.add("natsctl -s hub:4222 status", sections=ALL, hooks=True)
+def options(*, controller: ControllerClasses) -> None:
     """Show the options of every command, such as the connection.
 
     Those of the connection, of Kubernetes and --config stand before or after any command. The

@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from natsctl.cli.command import (
-    CLASS,
     INTERRUPTED,
     App,
+    ControllerClass,
     interruptible,
     load_runnable_controller,
     settings,
@@ -34,7 +34,6 @@ app = App()
     "natsctl simulate -c shops:Shops -f shops.yaml --shard --storm --runs 10000 -n auto",
     "natsctl simulate --hook shops.sync --primary shops --secondary routes -f shops.yaml",
     hooks=True,
-    controller=CLASS,
     file="-f FILE | YAML or JSON file of objects; repeatable",
     runs="NUMBER>=1 | Number of runs",
     seed="NUMBER>=0 | Seed of the first run",
@@ -47,7 +46,7 @@ app = App()
 )
 def simulate(
     *,
-    controller: str,
+    controller: ControllerClass,
     file: list[str],
     runs: int = 500,
     seed: int = 0,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 
 import msgspec
 
-from natsctl.cli.command import NAMED, ONE, App, controller_name
+from natsctl.cli.command import ONE, App, NamedController, OneObject, controller_name
 from natsctl.cli.output import (
     TABLE,
     TABLES,
@@ -53,13 +53,12 @@ REFRESH_S = 2.0
     "natsctl status",
     "natsctl status -w",
     "natsctl status -c greetings -o json | jq '.[].failing'",
-    controller=NAMED,
     watch="-w | Show it again every two seconds",
 )
 async def status(
     options: NatsOptions,
     *,
-    controller: str | None = None,
+    controller: NamedController = None,
     watch: bool = False,
     output: OutputOption = TABLE,
 ) -> None:
@@ -196,14 +195,12 @@ def _number(count: int | None) -> str:
 @app.add(
     "natsctl describe greetings/shop",
     "natsctl describe greetings shop -o json | jq '.[].syncs[-1].error'",
-    object_=ONE,
-    controller=NAMED,
 )
 async def describe(
     options: NatsOptions,
     *,
-    object_: list[str],
-    controller: str | None = None,
+    object_: OneObject,
+    controller: NamedController = None,
     output: OutputOption = TABLE,
 ) -> None:
     """Describe the state of a key, and the objects that were made for it.
@@ -250,7 +247,6 @@ def _branches(branch: Branch, prefix: str = "", indent: str = "") -> Iterator[tu
 
 
 def _description_lines(key: Description, now: datetime) -> Iterator[str]:
-    """Yield what is known about a key as escaped lines."""
     name = f"{key.source}/{key.key}" if key.source else key.key
     place = f", in {key.daemon}" if key.daemon.pid else ", which no daemon runs"
     of_controller = f"{key.key} of {key.controller}{place}"
@@ -359,7 +355,6 @@ FOLLOW_S = 1.0
     "natsctl events greetings/shop --since 1h",
     "natsctl events -c greetings --since 2026-11-28T03:00:00Z --until 03:30 -w",
     object_=f"{ONE}; without it, all objects",
-    controller=NAMED,
     since="TIME | From this time on: 2h, 03:00, or RFC 3339",
     until="TIME | Up to this time, in the same forms",
     watch="-w | Show further events as they happen",
@@ -368,7 +363,7 @@ async def events(
     options: NatsOptions,
     *,
     object_: list[str] | None = None,
-    controller: str | None = None,
+    controller: NamedController = None,
     since: str | None = None,
     until: str | None = None,
     watch: bool = False,
@@ -419,7 +414,6 @@ def _event_cells(event: KvEvent) -> list[str]:
 
 
 def _time_of(text: str, now: datetime) -> datetime:
-    """Return the time that a user names: RFC 3339, `03:30` today, or `2h` ago."""
     with suppress(ValueError):
         parsed = datetime.fromisoformat(text)
         return (parsed if parsed.tzinfo else parsed.astimezone()).astimezone(UTC)

@@ -107,7 +107,6 @@ def parsed_yaml(data: bytes | str) -> object:
 
 
 def _documents(data: bytes) -> Iterable[object]:
-    """Return the value of JSON, of each line of JSON, or of each YAML document."""
     with suppress(*_NO_JSON):
         return [_parsed_json(data)]
     with suppress(*_NO_JSON):

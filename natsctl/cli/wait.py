@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import typer
 
-from natsctl.cli.command import FILES, SELECTOR, SOME, App, exit_status, report
+from natsctl.cli.command import App, Files, Labels, Objects, exit_status, report
 from natsctl.cli.output import write_unified
 from natsctl.cli.terminal import write_line
 from natsctl.cli.values import apply, read_documents
@@ -43,18 +43,16 @@ DIFFERENT, TROUBLE = 1, 2  # exit statuses of `diff`
     "natsctl wait greetings/shop --for=condition=Ready --timeout=2m",
     "natsctl wait greetings/shop --for=jsonpath='{.spec.text}'=hi",
     "natsctl wait greetings -l tier=edge --for=delete",
-    objects=SOME,
     awaited="--for CONDITION | condition=TYPE[=STATUS], jsonpath={PATH}[=VALUE], create or delete",
-    selector=SELECTOR,
     all_="All objects of the bucket",
     limit="--timeout TIME | Such as 90s or 2m; 0 checks once",
 )
 async def wait(
     options: NatsOptions,
     *,
-    objects: list[str],
+    objects: Objects,
     awaited: str,
-    selector: str = "",
+    selector: Labels = "",
     all_: bool = False,
     limit: str = "30s",
 ) -> None:
@@ -129,7 +127,6 @@ async def until(  # noqa: C901 - one case for each event
 
 
 def _condition(text: str) -> Met:
-    """Return the condition that a user names; raises `UsageError` for an unknown one."""
     kind, _, rest = text.partition("=")
     if text == "delete":
         return lambda document: document is None
@@ -157,9 +154,8 @@ def _condition(text: str) -> Met:
 @app.add(
     "natsctl diff -f greetings.yaml",
     "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl diff -f -",
-    file=FILES,
 )
-async def diff(options: NatsOptions, *, file: list[str]) -> None:
+async def diff(options: NatsOptions, *, file: Files) -> None:
     """Show what natsctl apply would change.
 
     Exit codes: 0 if nothing differs, 1 if something differs, 2 or more after an error.

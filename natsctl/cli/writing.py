@@ -4,23 +4,24 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from natsctl.cli import values
 from natsctl.cli.command import (
-    CREATE,
-    FILES,
-    SELECTOR,
-    SOME,
-    YES,
     App,
+    CreateBucket,
+    Files,
+    Labels,
+    Objects,
     StoreOptions,
+    Yes,
     exit_status,
     exit_with,
     load_controller,
+    option,
     report_error,
 )
 from natsctl.cli.output import (
@@ -31,7 +32,7 @@ from natsctl.cli.output import (
     write_differences,
     write_result,
 )
-from natsctl.cli.schemas import VALIDATE, Validate, Validator
+from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import confirm, write_line, write_notice
 from natsctl.cli.values import NewValue, keep_reserved, read_bytes, with_version, write_ignored
 from natsctl.cli.wait import until
@@ -69,8 +70,11 @@ if TYPE_CHECKING:
 
 app = App()
 
-DRY = "Show the change, and store nothing"
-THEN = "-c M:C | With --dry-run, also plan what it would do then"
+DryRun = Annotated[bool, option("--dry-run | Show the change, and store nothing")]
+Then = Annotated[
+    str | None,
+    option("--controller -c M:C | With --dry-run, also plan what it would do then"),
+]
 
 
 class Writing(msgspec.Struct, frozen=True):
@@ -186,7 +190,6 @@ async def writing(
 async def _then(
     stores: StoreOptions, named: str, plan: "Planned", actions: Sequence[Action]
 ) -> "MadePlan":
-    """Return what the controller would do after the changes of the command."""
     from natsctl.controller.slots import only_primary  # noqa: PLC0415 - it loads a class
     from natsctl.core.sync import current_key  # noqa: PLC0415 - likewise
     from natsctl.daemon.kinds import cluster_for  # noqa: PLC0415 - likewise
@@ -214,7 +217,6 @@ _OF_ONE_OBJECT = (
 
 
 async def _tried(name: str, work: Awaitable[None]) -> int:
-    """Do the work on one object of several, and return its exit status."""
     try:
         await work
     except NatsctlError as error:
@@ -234,7 +236,6 @@ async def _write(
     *,
     seen: Stored | None,
 ) -> None:
-    """Store what *combine* makes of *new* and the stored value, and report it."""
     before = seen
 
     def change(current: Stored | None) -> bytes:
@@ -258,10 +259,6 @@ async def _write(
     revision="REVISION>=1 | Store it only if this is the newest revision",
     raw="Store it exactly as given",
     drop_reserved="Drop reserved annotations that VALUE lacks",
-    create_bucket=CREATE,
-    validate=VALIDATE,
-    dry_run=DRY,
-    controller=THEN,
 )
 async def put(
     stores: StoreOptions,
@@ -274,10 +271,10 @@ async def put(
     revision: int | None = None,
     raw: bool = False,
     drop_reserved: bool = False,
-    create_bucket: bool = False,
-    validate: Validate = Validate.STRICT,
-    dry_run: bool = False,
-    controller: str | None = None,
+    create_bucket: CreateBucket = False,
+    validate: Checked = Validate.STRICT,
+    dry_run: DryRun = False,
+    controller: Then = None,
     output: OutputOption = TABLE,
 ) -> None:
     """Store a whole object.
@@ -330,20 +327,15 @@ async def put(
     "natsctl apply -f manifests/ -f extra.json --create-bucket",
     "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl apply -f -",
     "natsctl apply -f shop.yaml --dry-run -c controllers.greetings:Greetings",
-    file=FILES,
-    create_bucket=CREATE,
-    validate=VALIDATE,
-    dry_run=DRY,
-    controller=THEN,
 )
 async def apply(
     stores: StoreOptions,
     *,
-    file: list[str],
-    create_bucket: bool = False,
-    validate: Validate = Validate.STRICT,
-    dry_run: bool = False,
-    controller: str | None = None,
+    file: Files,
+    create_bucket: CreateBucket = False,
+    validate: Checked = Validate.STRICT,
+    dry_run: DryRun = False,
+    controller: Then = None,
     output: OutputOption = TABLE,
 ) -> None:
     """Apply objects from files.
@@ -394,26 +386,21 @@ async def _apply(
     "natsctl delete greetings/shop routes/shop --wait --wait-timeout 60",
     "natsctl delete sites -l tier=edge,!kept",
     "natsctl delete greetings --all --yes",
-    objects=SOME,
-    selector=SELECTOR,
     all_="Delete all keys of BUCKET, the only word then",
-    yes=YES,
     wait="Wait until the objects are gone",
     wait_timeout="SECONDS>=0 | Maximum time to wait, in seconds; implies --wait",
-    dry_run=DRY,
-    controller=THEN,
 )
 async def delete(
     stores: StoreOptions,
     *,
-    objects: list[str],
-    selector: str = "",
+    objects: Objects,
+    selector: Labels = "",
     all_: bool = False,
-    yes: bool = False,
+    yes: Yes = False,
     wait: bool = False,
     wait_timeout: float | None = None,
-    dry_run: bool = False,
-    controller: str | None = None,
+    dry_run: DryRun = False,
+    controller: Then = None,
     output: OutputOption = TABLE,
 ) -> None:
     """Delete objects.
@@ -449,7 +436,6 @@ async def delete(
 
 
 async def _delete(target: Writing, bucket: Bucket, key: str) -> None:
-    """Delete an object, or mark it as deleted."""
     message = await BucketStore(bucket).find(key)
     document = object_in(message.value)
     store = await target.store(bucket.name, bytes if document is None else Object)
@@ -465,15 +451,13 @@ _CHANGE = re.compile(r"[^=]+=.*|[^=]+-", re.DOTALL)
 
 
 def _add_metadata_command(name: str, field: str, *examples: str) -> None:
-    """Add the command that sets or removes labels or annotations, as *field* says."""
-
     async def change(
         stores: StoreOptions,
         *,
         words: list[str],
-        selector: str = "",
+        selector: Labels = "",
         overwrite: bool = False,
-        dry_run: bool = False,
+        dry_run: DryRun = False,
     ) -> None:
         await _change_metadata(stores, words, selector, field, overwrite=overwrite, dry_run=dry_run)
 
@@ -483,9 +467,7 @@ def _add_metadata_command(name: str, field: str, *examples: str) -> None:
         called=name,
         words="@BUCKET/KEY NAME=TEXT | BUCKET/KEY, or BUCKET KEY, or BUCKET with --selector; then "
         "NAME=TEXT to set, NAME- to remove",
-        selector=SELECTOR,
         overwrite="Change what has another text already",
-        dry_run=DRY,
     )(change)
 
 
@@ -509,7 +491,6 @@ async def _change_metadata(
     overwrite: bool,
     dry_run: bool,
 ) -> None:
-    """Set the labels or the annotations of objects; exit with the status of the first failure."""
     first = next((number for number, word in enumerate(words) if _CHANGE.fullmatch(word)), None)
     if first is None:
         raise UsageError("nothing is to be changed: give NAME=TEXT, or NAME- to remove one")

@@ -20,7 +20,7 @@ import msgspec
 from natsctl.console.answers import STATUS, encoded
 from natsctl.console.api import Console
 from natsctl.daemon.server import HttpRequest, HttpServer
-from natsctl.daemon.settings.address import Address
+from natsctl.daemon.settings.settings import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.operate.problems import Problem, problem_of
 from natsctl.telemetry.logger import get_logger

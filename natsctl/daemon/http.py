@@ -20,7 +20,7 @@ from natsctl.core.reports import lags
 from natsctl.daemon.metrics import Family, exposition, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.server import LOOK_S, TEXT, HttpRequest, HttpServer
-from natsctl.daemon.settings.address import Address
+from natsctl.daemon.settings.settings import Address
 from natsctl.daemon.watchdog import Watchdog
 from natsctl.errors import NoDaemonError
 from natsctl.jetstream.connection import Connection

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from typing import Any, TypeVar
 
-from natsctl.daemon.settings.address import Address, reason_of
+from natsctl.daemon.settings.settings import Address, reason_of
 from natsctl.errors import UsageError
 from natsctl.telemetry.logger import get_logger
 

@@ -199,7 +199,6 @@ async def _explanation(connection: Connection, name: str, bucket: str, key: str)
 def _stored(
     controller: str, bucket: str, key: str, object_: Message | None, whole: Message | None
 ) -> dict[str, Any]:
-    """Return what an object and the pause of its *whole* controller say."""
     pause = None if object_ is None else pause_in(object_.value)
     if whole is not None:
         pause = parse_pause(whole.value.decode(errors="replace"))

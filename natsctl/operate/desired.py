@@ -81,7 +81,6 @@ def desired_changes(messages: list[Message]) -> list[tuple[Message, str]]:
 
 
 def _changed(before: object, after: object) -> Iterator[str]:
-    """Yield what differs between two desired states."""
     for difference in differences(before, after):
         path = difference.path.removeprefix("metadata.")
         if path == f'annotations["{PAUSED}"]':

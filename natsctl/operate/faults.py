@@ -77,7 +77,6 @@ def _check_encoding(
 
 
 def _faults(error: Any) -> Iterator[InvalidField]:
-    """Yield the faults of an error of jsonschema; a union's error is that of the nearest type."""
     value, path = error.instance, _path(error.absolute_path)
     match error.validator:
         case "anyOf":
@@ -140,7 +139,6 @@ def _is_other_tag(error: Any, union: Any) -> bool:
 
 
 def _path(parts: Any) -> str:
-    """Return a path such as `spec.ports[0].name`."""
     path = ""
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"

@@ -13,8 +13,6 @@ from natsctl.core.task_group import for_each
 from natsctl.daemon.client import NO_DAEMON, Daemons
 from natsctl.daemon.messages import (
     ControllerPlan,
-    ControllerStatus,
-    KeyExplanation,
     KeyPlans,
     Queuing,
     Recorded,
@@ -40,17 +38,16 @@ from natsctl.model.plans import Plan
 from natsctl.model.reports import MISSING, Branch, PrimarySource
 from natsctl.operate import pauses
 from natsctl.operate.absent import (
-    NO_PROCESS,
     Description,
     absent_status,
     explained_without_daemon,
     known_controllers,
     stored_description,
 )
-from natsctl.operate.buckets import Selection, existing_bucket
+from natsctl.operate.buckets import existing_bucket
 from natsctl.operate.names import Name
 from natsctl.operate.problems import OldDaemonError
-from natsctl.operate.statuses import ControllerStatuses, combined
+from natsctl.operate.statuses import ControllerStatuses, combined, reports_of
 
 FRESH_S = 2.0  # an older list of daemons is read again in the background
 STALE_S = 10.0  # an older list of daemons is not used
@@ -169,8 +166,9 @@ class Fleet:
         elif not matching:
             matching = unknown
         if not matching:
-            places = (f"{one} (of {', '.join(_places(sources[one]))})" for one in asked)
-            raise NotFoundError(f"no controller has {name}: there are {', '.join(places)}")
+            known = {one: ", ".join(at.bucket or at.kind for at in sources[one]) for one in asked}
+            places = ", ".join(f"{one} (of {at or 'unknown'})" for one, at in known.items())
+            raise NotFoundError(f"no controller has {name}: there are {places}")
         return only(matching, f"several controllers have {name}", "--controller")
 
     async def _by_controller(
@@ -213,11 +211,14 @@ class Fleet:
             advice = did_you_mean(name, names) or f": there are {', '.join(names)}"
             raise NotFoundError(f"no controller {name} exists{advice}")
         down = [one for one in sorted(known) if name in (None, one) and one not in running]
-        asked = [one for one in running if name in (None, one)]
         absent = await asyncio.gather(
             *(absent_status(self.connection, one, known[one]) for one in down)
         )
-        present = await asyncio.gather(*(_reported(daemons, one) for one in asked))
+        asked = [one for one in running if name in (None, one)]
+        if len(running) == 1:  # then its error is the answer
+            present = [combined(one, await daemons.status(one)) for one in asked]
+        else:
+            present = await asyncio.gather(*(reports_of(daemons, one) for one in asked))
         found = [combined(status.controller, [status]) for status in absent]
         return Statuses([*found, *present], unknown)
 
@@ -243,7 +244,7 @@ class Fleet:
         with suppress(NatsctlError):
             tree = await daemons.tree(chosen, name.key)
         shown = None if tree is None or (tree.ready == MISSING and not tree.branches) else tree
-        return [_description(one, shown) for one in explanations]
+        return [Description(**msgspec.structs.asdict(one), tree=shown) for one in explanations]
 
     async def _explained_without_daemon(
         self, name: Name, controller: str | None
@@ -270,11 +271,6 @@ class Fleet:
         return [] if stored is None else [stored]
 
     # ---- choosing keys
-
-    async def select(self, selection: Selection) -> list[Name]:
-        """Return the objects of a selection, by the names of their buckets."""
-        opened = await selection.open(self.connection)
-        return [Name(bucket.name, key) for bucket, keys in opened for key in keys]
 
     async def failing(self, controller: str | None = None) -> list[Name]:
         """Return the failing keys that statuses name, of all controllers or one."""
@@ -380,7 +376,6 @@ class Fleet:
         return Acted([f"controller {name} {'is not paused' if paused is None else 'resumed'}"])
 
     async def _controller_of(self, named: str | None) -> tuple[str, bool]:
-        """Return the named controller, or the only one, and whether a daemon runs it."""
         try:
             daemons = await self.daemons()
         except NoDaemonError:
@@ -392,7 +387,6 @@ class Fleet:
     async def _for_each(
         self, names: Sequence[Name], act: Callable[[Name], Awaitable[str]]
     ) -> Acted:
-        """Act on each object in NATS, and return what was done, and the errors of the others."""
         done: list[str] = []
         failed: list[NatsctlError] = []
         for name in names:
@@ -403,29 +397,21 @@ class Fleet:
         return Acted(done, failed)
 
     async def _in_nats(self, name: Name) -> Name:
-        """Return the object with its bucket; raises `UsageError` if it is in a cluster."""
         try:
             bucket = await existing_bucket(self.connection, name.bucket)
         except StoreMissingError:
+            kind = name.bucket.partition(".")[0]
+            sources: list[PrimarySource] = []
             with suppress(NatsctlError):
-                for source in await self._sources():
-                    if not source.bucket and name.within("", source.kind):
-                        kind = name.bucket.partition(".")[0]
-                        missing = pauses.in_cluster(kind, name.key)
-                        break
-                else:
-                    raise
-            raise missing from None
+                daemons = await self.daemons()
+                found = await daemons.sources(daemons.controllers)
+                sources = [source for places in found.values() for source in places]
+            if any(not at.bucket and name.within("", at.kind) for at in sources):
+                raise pauses.in_cluster(kind, name.key) from None
+            raise
         return Name(bucket.name, name.key)
 
-    async def _sources(self) -> list[PrimarySource]:
-        """Return where the primaries of the running controllers are."""
-        daemons = await self.daemons()
-        found = await daemons.sources(daemons.controllers)
-        return [source for sources in found.values() for source in sources]
-
     async def _syncing(self, name: Name) -> list[str]:
-        """Return the running controllers whose primaries may include the object."""
         try:
             daemons = await self.daemons()
             sources = await daemons.sources(daemons.controllers)
@@ -532,25 +518,6 @@ def unqueued(answers: Sequence[Queuing]) -> Iterator[NatsctlError]:
         yield NatsctlError(f"{prefix}{key} is paused {pause}: natsctl resume {prefix}{key}")
     for key in sorted(set.intersection(*(set(answer.elsewhere) for answer in answers))):
         yield NatsctlError(f"{prefix}{key} is moving from one daemon to another: try again")
-
-
-async def _reported(daemons: Daemons, name: str) -> ControllerStatuses:
-    """Return the status of a controller in each daemon; of one that doesn't answer, that it is."""
-    try:
-        return combined(name, await daemons.status(name))
-    except NatsctlError as error:
-        if len(daemons.controllers) == 1:
-            raise
-        silent = ControllerStatus(controller=name, daemon=NO_PROCESS, state="no answer")
-        return combined(name, [msgspec.structs.replace(silent, failure=str(error))])
-
-
-def _description(explanation: KeyExplanation, tree: Branch | None) -> Description:
-    return Description(**msgspec.structs.asdict(explanation), tree=tree)
-
-
-def _places(sources: Sequence[PrimarySource]) -> list[str]:
-    return [source.bucket or source.kind for source in sources] or ["unknown"]
 
 
 async def _refusal(daemons: Daemons, verb: Verb, controller: str) -> NatsctlError:

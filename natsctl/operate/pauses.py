@@ -138,7 +138,6 @@ def _active(text: str | None) -> Pause | None:
 
 
 def _object(stored: Stored) -> Document:
-    """Return the object in a value; raises `UsageError` if the value is no object."""
     try:
         document = documents.parse(stored.value)
     except InvalidObjectError:

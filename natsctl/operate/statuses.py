@@ -12,7 +12,7 @@ from natsctl.daemon.peers import Mode, conflict, counted
 from natsctl.errors import NatsctlError
 from natsctl.model.pause import Pause
 from natsctl.model.reports import LANE_MAX, Lanes, PrimarySource
-from natsctl.operate.absent import DOWN
+from natsctl.operate.absent import DOWN, NO_PROCESS
 from natsctl.operate.problems import Partial, Problem, missing, problem_of
 from natsctl.telemetry.hiding import first_line
 
@@ -94,10 +94,17 @@ async def reports_of(daemons: Daemons, name: str) -> ControllerStatuses:
     try:
         statuses = await daemons.status(name)
     except (NatsctlError, TimeoutError) as error:
-        silent = [Daemon(id=id_, name=text) for id_, text in sorted(expected.items())]
-        partial = missing(expected, set())
-        row = StatusRow(name=name, daemons=silent, partial=partial, error=problem_of(error))
-        return ControllerStatuses(row, [])
+        problem, state = problem_of(error), "no answer"
+        row = StatusRow(
+            name=name,
+            state=state,
+            daemons=[Daemon(id=id_, name=text) for id_, text in sorted(expected.items())],
+            partial=missing(expected, set()),
+            error=problem,
+        )
+        silent = ControllerStatus(controller=name, daemon=NO_PROCESS, state=state)
+        failed = msgspec.structs.replace(silent, failure=problem.message)
+        return ControllerStatuses(row, [], [failed])
     return combined(name, statuses, expected)
 
 
@@ -108,41 +115,46 @@ def combined(
 
     *expected* has the names of the daemons that run it, by id; by default those that answered.
     """
-    answered_daemons = {
-        status.daemon.id: _daemon(status) for status in statuses if status.daemon.id
+    expected = expected or {}
+    daemons = {id_: Daemon(id=id_, name=text) for id_, text in expected.items()}
+    answered = {
+        status.daemon.id: Daemon(
+            id=status.daemon.id,
+            name=str(status.daemon),
+            answered=True,
+            version=status.daemon.version,
+            state=status.state,
+            mode=status.mode,
+            trouble=status.trouble,
+            failure=status.failure,
+            keys=status.keys,
+        )
+        for status in statuses
+        if status.daemon.id
     }
-    expected = {} if expected is None else expected
-    silent = [
-        Daemon(id=id_, name=text) for id_, text in expected.items() if id_ not in answered_daemons
-    ]
-    ordered = sorted(
-        [*answered_daemons.values(), *silent], key=lambda daemon: (daemon.name, daemon.id)
-    )
+    daemons |= answered
     working = _covering(statuses)
-    row = _row(name, statuses, working)
-    partial = missing(expected, set(answered_daemons))
-    return ControllerStatuses(
-        msgspec.structs.replace(row, daemons=ordered, partial=partial), working, list(statuses)
-    )
-
-
-def _row(
-    name: str, statuses: Sequence[ControllerStatus], working: Sequence[ControllerStatus]
-) -> StatusRow:
     sources = dict.fromkeys(source for status in statuses for source in status.sources)
     queues = [status.queue for status in working if status.queue is not None]
     pauses = [status.paused_controller for status in working]
     known = [status for status in working if status.state != DOWN]
     texts = [text for status in statuses for text in (status.trouble, status.failure) if text]
-    return StatusRow(
+    row = StatusRow(
         name=name,
         sources=list(sources),
+        daemons=sorted(daemons.values(), key=lambda daemon: (daemon.name, daemon.id)),
+        partial=missing(expected, set(answered)),
         mode=_mode(statuses, working),
         conflict=conflict(statuses),
         state=working[0].state if working else statuses[0].state,
         primaries=_max(status.primaries for status in working),
         keys=_sum(working, lambda status: status.keys),
-        unhealthy=_sum(working, _unhealthy),
+        unhealthy=_sum(  # an older daemon does not count them
+            working,
+            lambda one: max(
+                one.unhealthy, one.failing_count, one.invalid_count, one.quarantined_count
+            ),
+        ),
         failing=_sum(working, lambda status: status.failing_count),
         invalid=_sum(known, lambda status: status.invalid_count),
         paused=_sum(known, lambda status: status.paused_count),
@@ -158,12 +170,7 @@ def _row(
         garbage_held=next((status.garbage_held for status in working if status.garbage_held), ""),
         problems=list(dict.fromkeys(texts)),
     )
-
-
-def _unhealthy(status: ControllerStatus) -> int:
-    """Return the keys that need somebody; an older daemon does not count them."""
-    counts = (status.failing_count, status.invalid_count, status.quarantined_count)
-    return max(status.unhealthy, *counts)
+    return ControllerStatuses(row, working, list(statuses))
 
 
 def _covering(statuses: Sequence[ControllerStatus]) -> list[ControllerStatus]:
@@ -229,62 +236,34 @@ def _max(numbers: Iterable[N | None]) -> N | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-def _daemon(status: ControllerStatus) -> Daemon:
-    return Daemon(
-        id=status.daemon.id,
-        name=str(status.daemon),
-        answered=True,
-        version=status.daemon.version,
-        state=status.state,
-        mode=status.mode,
-        trouble=status.trouble,
-        failure=status.failure,
-        keys=status.keys,
-    )
-
-
 def problems_of(controller: ControllerStatuses) -> list[str]:
     """Return a line for each problem of a controller, and for each key that needs somebody."""
     row = controller.row
-    shared = [f"{row.name}: {row.conflict}"] if row.conflict else []
+    shared = [row.conflict] if row.conflict else []
     lines = (line for status in controller.statuses for line in _problems(status))
-    return list(dict.fromkeys([*shared, *lines]))
+    return [f"{row.name}: {line}" for line in dict.fromkeys([*shared, *lines])]
 
 
 def _problems(status: ControllerStatus) -> Iterator[str]:
-    """Yield one line for each problem of a controller in one daemon."""
-    name = status.controller
-    if status.members:
-        yield f"{name}: {_members(len(status.members))}"
-    if status.trouble:
-        yield f"{name}: {status.trouble}"
-    if status.failure:
-        yield f"{name}: {status.failure}"
-    if status.paused_controller is not None:
-        pause = status.paused_controller
-        yield f"{name}: it is paused {pause}: natsctl resume --all -c {name}"
+    name, members, pause = status.controller, len(status.members), status.paused_controller
+    if members:
+        yield "one member has all keys" if members == 1 else f"{members} members share the keys"
+    yield from filter(None, (status.trouble, status.failure))
+    if pause is not None:
+        yield f"it is paused {pause}: natsctl resume --all -c {name}"
     if status.garbage_held:
-        yield (
-            f"{name}: garbage collection is held: {status.garbage_held}; "
-            f"see natsctl repair gc -c {name}"
-        )
-    for text in status.concerns:
-        yield f"{name}: {text}"
+        held = f"garbage collection is held: {status.garbage_held}"
+        yield f"{held}; see natsctl repair gc -c {name}"
+    yield from status.concerns
     for kind in status.missing_kinds:
-        yield f"{name}: the cluster does not have the optional kind {kind}"
-    yield from _keys(name, "is skipped", status.invalid, status.invalid_count)
-    yield from _keys(name, "fails", status.failing, status.failing_count)
-    yield from _keys(name, "is quarantined", status.quarantined, status.quarantined_count)
-    yield from _keys(name, "is paused", status.paused, status.paused_count)
-    yield from _keys(name, "is contested", status.contested, status.contested_count)
-
-
-def _members(count: int) -> str:
-    return "one member has all keys" if count == 1 else f"{count} members share the keys"
-
-
-def _keys(controller: str, state: str, reasons: Mapping[str, str], count: int) -> Iterator[str]:
-    for key, reason in reasons.items():
-        yield f"{controller}: {key} {state}: {first_line(reason)}"
-    if count > len(reasons):
-        yield f"{controller}: and {count - len(reasons)} more"
+        yield f"the cluster does not have the optional kind {kind}"
+    for state, reasons, count in (
+        ("is skipped", status.invalid, status.invalid_count),
+        ("fails", status.failing, status.failing_count),
+        ("is quarantined", status.quarantined, status.quarantined_count),
+        ("is paused", status.paused, status.paused_count),
+        ("is contested", status.contested, status.contested_count),
+    ):
+        yield from (f"{key} {state}: {first_line(reason)}" for key, reason in reasons.items())
+        if count > len(reasons):
+            yield f"and {count - len(reasons)} more"

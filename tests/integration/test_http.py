@@ -11,7 +11,7 @@ import pytest
 from natsctl import Controller, Object, Operator, kv, primary
 from natsctl.daemon.http import CONNECTIONS_MAX, Vitals, serving
 from natsctl.daemon.metrics import Family
-from natsctl.daemon.settings.address import Address
+from natsctl.daemon.settings.settings import Address
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection import Connection, ConnectionState
 from natsctl.jetstream.options import NatsOptions

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from natsctl.daemon.http import ANSWER_MAX, Vitals, probe, serving
-from natsctl.daemon.settings.address import Address
+from natsctl.daemon.settings.settings import Address
 from natsctl.errors import NoDaemonError
 from tests.support.servers.ports import free_port
 

@@ -14,7 +14,7 @@ import pytest
 from natsctl import Controller, Object, kv, primary
 from natsctl.daemon.http import DEAD_S, Vitals, serving
 from natsctl.daemon.metrics import families
-from natsctl.daemon.settings.address import Address
+from natsctl.daemon.settings.settings import Address
 from natsctl.daemon.watchdog import Stall, Watchdog
 from natsctl.testing import running
 from tests.support.eventually import eventually

@@ -9,15 +9,16 @@ import pytest
 
 from natsctl import KUMORI, Controller, OwnerNames
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.daemon.settings.load import Effective, load_settings
 from natsctl.daemon.settings.settings import (
     BY_NAME,
     FIELDS,
     SETTINGS,
     ControllerSettings,
+    Effective,
     KubeSettings,
     Setting,
     Settings,
+    load_settings,
 )
 from natsctl.errors import UsageError
 
