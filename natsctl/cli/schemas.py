@@ -306,7 +306,7 @@ async def explain(
             f"{name.bucket} the fields of its kind"
         )
     if controller:
-        from natsctl.daemon.schemas import schemas_of  # noqa: PLC0415 - half a second
+        from natsctl.daemon.kinds import schemas_of  # noqa: PLC0415 - half a second
 
         schemas = schemas_of([load_runnable_controller(named) for named in controller])
     else:

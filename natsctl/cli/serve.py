@@ -15,10 +15,9 @@ from natsctl.core.quarantine import ClaimedKeys
 from natsctl.core.record.recordings import Recordings
 from natsctl.daemon.development import private_options, while_it_runs
 from natsctl.daemon.http import Vitals, serving
-from natsctl.daemon.kinds import cluster_for, clusters_of
+from natsctl.daemon.kinds import cluster_for, clusters_of, publishing
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.plan import Planner
-from natsctl.daemon.schemas import publishing
 from natsctl.daemon.service import answering, this_process
 from natsctl.daemon.settings.settings import Address, ControllerSettings, Settings, TraceSettings
 from natsctl.daemon.signals import StopLimit, until_signalled

@@ -35,6 +35,7 @@ BYTES_MAX = 4 * 1024 * 1024  # of the values of a page
 NO_VALUE = b'{"metadata": {}}'  # of an object beyond that
 COLUMNS_S = 30.0  # after which the declared columns of a bucket are read again
 AT_ONCE_MAX = 10_000  # names that a page waits for; more are read while it shows what changed last
+DRAWN_S = 0.3  # in which a browser draws these, before the names take a processor
 NAMES_MAX = 4  # buckets whose names are kept
 REST_FACTOR = 10.0  # how long names are used without a look, relative to the time to read them
 REST_MIN_S = 0.2
@@ -110,13 +111,14 @@ class _Names:
     def are_many(self) -> bool:
         return self.state.subjects > AT_ONCE_MAX
 
-    def begin(self) -> None:
+    def begin(self, *, after_s: float = 0.0) -> None:
         if self.reading is None:
-            self.reading = asyncio.create_task(self._read(self.state.last_seq), name="names")
+            self.reading = asyncio.create_task(self._read(after_s), name="names")
             self.reading.add_done_callback(retrieved)
 
-    async def _read(self, revision: int) -> None:
-        clock = asyncio.get_running_loop().time
+    async def _read(self, after_s: float) -> None:
+        revision, clock = self.state.last_seq, asyncio.get_running_loop().time
+        await asyncio.sleep(after_s)
         began = clock()
         self.keys = await in_order(await names(self.bucket, self.pattern))
         self.revision = revision
@@ -286,7 +288,7 @@ class Keys:
                 raise one
         messages = [message for message in newest.values() if message.marker is None]
         table = await self._table(bucket.name, messages, query, states)
-        known.begin()
+        known.begin(after_s=DRAWN_S)
         note = f"these changed last, while the console reads the names of {state.subjects:,} keys"
         return replace(table, total=len(newest), note=note)
 

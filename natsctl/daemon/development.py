@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # importing it takes 11 MB
 log = get_logger(__name__)
 
 DEFAULT_PORT = 4222
+STOP_S = 30.0  # how long the program may take to stop before it's killed
+SHOWN_MAX = 3  # changed files in a log line
 
 
 @asynccontextmanager
@@ -28,17 +30,17 @@ async def private_server(
 ) -> AsyncIterator["EmbeddedServer"]:
     """Run a private nats-server while the context lasts, and log its URL.
 
-    Args:
-        store_dir: the folder of its data; None for a folder that is deleted with the server.
-        port: its port, 0 for any free port. None means 4222 if that port is free, so that `natsctl`
-            finds the server without options; otherwise any free port.
-
-    Raises the errors of `EmbeddedServer`.
+    Its data is in a folder that's deleted with the server, unless *store_dir* is given. Without a
+    *port*, it's 4222 if that's free, so that `natsctl` finds the server without options. Otherwise,
+    and with port 0, it's any free one. Raises the errors of `EmbeddedServer`.
     """
     from natsctl.jetstream.embedded import EmbeddedServer  # noqa: PLC0415 - see above
 
-    if port is None and _is_free(DEFAULT_PORT):
-        port = DEFAULT_PORT
+    if port is None:
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
+            port = DEFAULT_PORT
     async with EmbeddedServer(store_dir, port=port or None) as server:
         has_default_port = server.url.endswith(f":{DEFAULT_PORT}")
         hint = None if has_default_port else f"export NATSCTL_SERVER={server.url}"
@@ -67,20 +69,6 @@ def private_options(options: NatsOptions, *servers: str) -> NatsOptions:
         connect_timeout_s=options.connect_timeout_s,
         request_timeout_s=options.request_timeout_s,
     )
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-STOP_S = 30.0  # how long the program may take to stop before it's killed
-SHOWN_MAX = 3  # changed files in a log line
 
 
 async def reloading(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:

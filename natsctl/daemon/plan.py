@@ -37,7 +37,7 @@ from natsctl.managed import ManagedController
 from natsctl.model.bookkeeping import PAUSES, failing_prefix
 from natsctl.model.kinds import KvKind
 from natsctl.model.plans import GarbagePlan, Plan
-from natsctl.model.store import Applied, Deleted, Listed, ManifestStores, Stores, WriteGuard
+from natsctl.model.store import Applied, Listed, ManifestStores, Stores, WriteGuard
 from natsctl.telemetry.logger import bind_log_context
 from natsctl.watchers import InformerController
 
@@ -304,15 +304,10 @@ async def _failing(stores: Stores, controller: str) -> set[str]:
         store = await stores.open(PAUSES.part(f"{prefix}>"))
         async with asyncio.timeout(LIST_TIMEOUT_S), store.watch() as events:
             async for event in events:
-                match event:
-                    case Applied(stored):
-                        keys.add(stored.key.removeprefix(prefix))
-                    case Deleted(key):
-                        keys.discard(key.removeprefix(prefix))
-                    case Listed():
-                        break
-                    case _:
-                        pass
+                if isinstance(event, Listed):
+                    break
+                if isinstance(event, Applied):
+                    keys.add(event.stored.key.removeprefix(prefix))
     return keys
 
 

@@ -45,11 +45,15 @@ class Stall(msgspec.Struct, frozen=True):
     def duration_s(self) -> float:
         return time.monotonic() - self.started
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of its log lines."""
-        named = {"controller": self.controller or None, "key": self.key or None}
-        return {**named, "line": self.line, "duration_s": round(self.duration_s, 1)}
+    def log(self, event: str, **fields: Any) -> None:
+        log.warning(
+            event,
+            controller=self.controller or None,
+            key=self.key or None,
+            line=self.line,
+            duration_s=round(self.duration_s, 1),
+            **fields,
+        )
 
     def __str__(self) -> str:
         cause = f"key {self.key} of {self.controller}" if self.controller else "no handler"
@@ -91,8 +95,7 @@ class Watchdog:
 
     @property
     def stalls(self) -> Mapping[str, Stalls]:
-        ended, stall = self._ended, self.stall
-        return ended if stall is None else _with(ended, stall)
+        return _with(self._ended, self.stall)
 
     async def _beat(self) -> None:
         while True:
@@ -130,19 +133,20 @@ class Watchdog:
             line = f"{last.filename}:{last.lineno} in {last.name}: {last.line}"
         stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
         if stall.logged:
-            hint = HINT if users else None
-            log.warning("event loop blocked", **stall.fields, hint=hint)
+            stall.log("event loop blocked", hint=HINT if users else None)
         self.stall = stall
 
     def _end(self) -> None:
         stall = self.stall
         if stall is not None:
             if stall.logged:
-                log.warning("event loop unblocked", **stall.fields)
+                stall.log("event loop unblocked")
             self._ended, self.stall = _with(self._ended, stall), None
 
 
-def _with(ended: Mapping[str, Stalls], stall: Stall) -> dict[str, Stalls]:
+def _with(ended: Mapping[str, Stalls], stall: Stall | None) -> Mapping[str, Stalls]:
+    if stall is None:
+        return ended
     before = ended.get(stall.controller, Stalls())
     after = Stalls(before.count + 1, before.seconds + stall.duration_s)
     return {**ended, stall.controller: after}

@@ -11,9 +11,9 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, Operator, connect, kv
+from natsctl.daemon.kinds import publishing
 from natsctl.daemon.messages import KeyExplanation
 from natsctl.daemon.nats_permissions import nats_configuration
-from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.settings import Settings
 from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket

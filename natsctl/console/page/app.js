@@ -30,15 +30,6 @@ const SHORTCUTS = [
   ["Esc", "close a dialog, or leave the search"],
 ];
 
-/**
- * A view. `live` names the notices of changes that it needs. `load` requests its data, draws it,
- * and returns the answer. `resync` is the command of the keyboard. `moved` shows another query of
- * the same path. `heading` returns what the answer makes of the title.
- * @typedef {{title: string, element: HTMLElement, live: Record<string, string | undefined>, load:
- *   (signal: AbortSignal) => Promise<any>, resync?: () => void, heading?: (answer: any) => string,
- *   moved?: (query: URLSearchParams) => void}} View
- */
-
 const main = document.getElementById("main");
 const pill = document.getElementById("live");
 const MOVES = { j: 1, k: -1 };
@@ -68,7 +59,11 @@ function open() {
   }
 }
 
-/** @param {View} view */
+/**
+ * Show a view: its `title` and its `element`. `live` names the notices of changes that it needs.
+ * `load` requests its data, draws it, and returns the answer. It may have a `heading`, which is what
+ * an answer makes of the title, `resync` for the keyboard, and `moved` for another query of its path.
+ */
 function openView(view) {
   const notice = new Notice(view.element);
   const heading = h("h1", { class: "text" }, view.title);

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from natsctl import Controller, Object, kube, kv, primary, secondary, tertiary
-from natsctl.daemon.schemas import publish, publishing, schemas_of
+from natsctl.daemon.kinds import publish, publishing, schemas_of
 from natsctl.errors import PermissionDeniedError, UsageError
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.schemas.field_paths import FieldPath, parse_columns
