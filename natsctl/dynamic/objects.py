@@ -1,6 +1,5 @@
 """Names of objects in Kubernetes and NATS, the resources of their kinds, and a cache by name."""
 
-import asyncio
 import copy
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -15,6 +14,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.model.documents import Document
+from natsctl.model.kept import Kept
 from natsctl.model.manifests import joined
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Discovers
@@ -172,23 +172,17 @@ class Resources:
 
     def __init__(self, discovery: Discovers | None, options: ObjectCacheOptions) -> None:
         self._discovery, self._options = discovery, options
-        self._found: dict[GroupVersionKind, tuple[float, ScopedGVR | StoreMissingError]] = {}
-        self._locks: dict[GroupVersionKind, asyncio.Lock] = {}
+        self._kept = Kept(self._look_up)
 
     async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
-        """Return the resource of a kind; concurrent calls for a kind share one request.
+        """Return the resource of a kind.
 
         Raises `NoVersionedResourceError` if the cluster does not have the kind, and `StoreError` if
         the lookup fails.
         """
         if gvk.in_nats:
             return ScopedGVR(gvk.group, gvk.version, gvk.kind, namespaced=True)
-        async with self._locks.setdefault(gvk, asyncio.Lock()):
-            until, found = self._found.get(gvk, (0.0, None))
-            now = asyncio.get_running_loop().time()
-            if found is None or now >= until:
-                found, ttl_s = await self._look_up(gvk)
-                self._found[gvk] = now + ttl_s, found
+        found = await self._kept.get(gvk, self._ttl_s)
         if isinstance(found, ScopedGVR):
             return found
         text = f"the resource version was not found: {found}"
@@ -196,21 +190,24 @@ class Resources:
 
     def cached(self, gvk: GroupVersionKind) -> ScopedGVR | None:
         """Return the cached resource of the kind, even if expired, or None."""
-        _, found = self._found.get(gvk, (0.0, None))
+        found = self._kept.last(gvk)
         return found if isinstance(found, ScopedGVR) else None
 
     def clear(self) -> None:
-        self._found.clear()
+        self._kept = Kept(self._look_up)
 
-    async def _look_up(self, gvk: GroupVersionKind) -> tuple[ScopedGVR | StoreMissingError, float]:
+    def _ttl_s(self, found: ScopedGVR | StoreMissingError) -> float:
+        options, known = self._options, isinstance(found, ScopedGVR)
+        return options.gvk_to_gvr_cache_ttl_s if known else options.missing_api_resource_cache_ttl_s
+
+    async def _look_up(self, gvk: GroupVersionKind) -> ScopedGVR | StoreMissingError:
         if self._discovery is None:
             raise UsageError(f"{gvk} is kept in Kubernetes, and no cluster is given: pass kube=")
         try:
             served = await self._discovery.resource(gvk.api_version, gvk.kind)
         except StoreMissingError as missing:
-            return missing, self._options.missing_api_resource_cache_ttl_s
-        resource = ScopedGVR(gvk.group, gvk.version, served.plural, served.namespaced)
-        return resource, self._options.gvk_to_gvr_cache_ttl_s
+            return missing
+        return ScopedGVR(gvk.group, gvk.version, served.plural, served.namespaced)
 
 
 class ObjectCache:

@@ -24,6 +24,7 @@ from natsctl.core.loop import SyncLoop
 from natsctl.core.options import SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.core.retry import ExponentialLimiter, TokenBucket
 from natsctl.core.sync import Calls, blocking
+from natsctl.core.tape import place_of
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.dynamic.objects import (
     EVERYTHING,
@@ -468,38 +469,29 @@ def object_from(watch: DependencyWatch[Any]) -> Document | None:
 
     Raises `InvalidObjectError` if the object is not a JSON object.
     """
-    gvk = _gvk_of(watch.dependency)
-    return next((_document(gvk, stored) for stored in watch.objects()), None)
+    return next((_document(watch, stored) for stored in watch.objects()), None)
 
 
 def objects_from(*watches: DependencyWatch[Any]) -> Objects:
     """Return each object of the watches once; skips values that are not JSON objects."""
-    objects: dict[tuple[GroupVersionKind, str], Document] = {}
+    objects: dict[tuple[str, str], Document] = {}
     for watch in watches:
-        gvk = _gvk_of(watch.dependency)
         for stored in watch.objects():
             with suppress(InvalidObjectError):
-                objects[gvk, stored.key] = _document(gvk, stored)
+                place = place_of(watch.dependency.kind)
+                objects[place, stored.key] = _document(watch, stored)
     return list(objects.values())
 
 
-def _document(gvk: GroupVersionKind, stored: Stored) -> Document:
+def _document(watch: DependencyWatch[Any], stored: Stored) -> Document:
     """Return the object as a document; one of a bucket gets kind, name and revision too."""
-    document = documents.parse(stored.value)
-    if not gvk.in_nats:
+    document, kind = documents.parse(stored.value), watch.dependency.kind
+    if not isinstance(kind, KvKind):
         return document
     identity = {"name": stored.key, "resourceVersion": str(stored.revision)}
     metadata = {**documents.metadata_of(document), **identity}
-    return {**document, "apiVersion": gvk.api_version, "kind": gvk.kind, "metadata": metadata}
-
-
-def _gvk_of(dependency: Dependency[Any]) -> GroupVersionKind:
-    if isinstance(dependency.kind, KvKind):
-        return kv_kind(dependency.kind.bucket)
-    if isinstance(dependency.kind, KubeKind):
-        group, _, version = dependency.kind.api_version.rpartition("/")
-        return GroupVersionKind(group, version, dependency.kind.kind)
-    raise UsageError(f"{dependency} is kept neither in NATS nor in Kubernetes")
+    version = kv_kind(kind.bucket).api_version
+    return {**document, "apiVersion": version, "kind": kind.bucket, "metadata": metadata}
 
 
 # ---- a reconciler that forwards watchers to the work queue of another runtime

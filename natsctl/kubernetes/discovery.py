@@ -1,6 +1,5 @@
 """Asks the server which kinds it has, and builds the URL paths of a kind's objects."""
 
-import asyncio
 import difflib
 import re
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, InvalidKeyError, StoreError, StoreMissingError, UsageError
 from natsctl.kubernetes.api_errors import KindMissingError, UnavailableError
 from natsctl.kubernetes.transport import READS, Reply, Transport, Wire
+from natsctl.model.kept import Kept
 from natsctl.model.manifests import KubeKind, split
 from natsctl.model.store import UNGUARDED, WriteGuard
 
@@ -53,7 +53,6 @@ class _Group(msgspec.Struct, frozen=True):
 class _Lookup(msgspec.Struct, frozen=True):
     """The resources of a group version by kind, or the reason why there is no such version."""
 
-    time: float
     resources: dict[str, ApiResource]
     missing: str = ""
 
@@ -72,9 +71,7 @@ class Discovery:
         self._transport = transport
         self._ttl_s = ttl_s
         self._miss_ttl_s = miss_ttl_s
-        self._clock = asyncio.get_running_loop().time
-        self._lookups: dict[str, _Lookup] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._lookups = Kept(self._look_up)
 
     async def find(self, api_version: str, kind: str) -> ApiResource:
         """Return the resource of *kind* in *api_version*, such as `apps/v1`.
@@ -82,9 +79,9 @@ class Discovery:
         Raises the errors of `Transport.call`, and `StoreMissingError` if the server doesn't have
         the kind or the group version; the error names the most similar one.
         """
-        lookup = self._lookups.get(api_version)
-        if lookup is None or not self._is_fresh(lookup, kind):
-            lookup = await self._look_up_once(api_version, lookup)
+        lookup = await self._lookups.get(
+            api_version, lambda it: self._ttl_s if kind in it.resources else self._miss_ttl_s
+        )
         resource = lookup.resources.get(kind)
         if resource is None:
             raise StoreMissingError(_missing_text(api_version, kind, lookup))
@@ -107,27 +104,14 @@ class Discovery:
         Call this after a `KindMissingError`: the kind may have been defined again with another
         plural, scope or status subresource.
         """
-        self._lookups.pop(api_version, None)
-
-    def _is_fresh(self, lookup: _Lookup, kind: str) -> bool:
-        ttl_s = self._ttl_s if kind in lookup.resources else self._miss_ttl_s
-        return self._clock() - lookup.time < ttl_s
-
-    async def _look_up_once(self, api_version: str, outdated: _Lookup | None) -> _Lookup:
-        """Return a lookup newer than the *outdated* one, which another caller may have made."""
-        async with self._locks.setdefault(api_version, asyncio.Lock()):
-            lookup = self._lookups.get(api_version)
-            if lookup is None or lookup is outdated:
-                lookup = self._lookups[api_version] = await self._look_up(api_version)
-        return lookup
+        self._lookups.forget(api_version)
 
     async def _look_up(self, api_version: str) -> _Lookup:
-        time = self._clock()
         path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
             reply = await self._transport.call("GET", path)
         except StoreMissingError:
-            return _Lookup(time, {}, await self._missing_version(api_version))
+            return _Lookup({}, await self._missing_version(api_version))
         served = _decoded(reply.body, _Resources, path).resources or []
         names = {resource.name for resource in served}
         resources = {
@@ -142,7 +126,7 @@ class Discovery:
             for resource in reversed(served)
             if "/" not in resource.name
         }
-        return _Lookup(time, resources)
+        return _Lookup(resources)
 
     async def _missing_version(self, api_version: str) -> str:
         """Return why the server doesn't have a group version, and which versions it has."""
