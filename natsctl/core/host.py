@@ -11,7 +11,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from typing import Any
 
@@ -102,14 +102,23 @@ class Host:
         primaries: Sequence[Informer[Any]],
         *,
         records: Stores | None = None,
+        systems: Sequence[Stores] = (),
     ) -> AsyncIterator[None]:
         """Run the informers, named by their slots, while the context lasts.
 
-        The keys of the objects in *primaries* are synced. *records* has the records of pauses.
+        The keys of the objects in *primaries* are synced. *records* has the records of pauses,
+        and *systems* record the events.
         """
         self.informers, self.primaries = informers, primaries
         self.enter()
-        async with self.pausing.watching(records), together() as group:
+        async with AsyncExitStack() as stack:
+            if systems:
+                self.history.recorders = [
+                    await stack.enter_async_context(system.recorder(self.name))
+                    for system in systems
+                ]
+            await stack.enter_async_context(self.pausing.watching(records))
+            group = await stack.enter_async_context(together())
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.table.kind.name}")
                 for informer in informers.values()

@@ -6,7 +6,7 @@ of a cluster, and for controllers that need nothing but the reconciler.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 from natsctl.core.backends import Backends
@@ -164,19 +164,14 @@ class ManagedController(KeyedController, Generic[T]):
         store = await backends.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)
         primary = Primary(informer, writes, backends.open, self._loop.queue)
-        async with AsyncExitStack() as stack:
-            systems = {id(system): system for system in (stores, backends.nats) if system}
-            self.host.history.recorders = [
-                await stack.enter_async_context(system.recorder(self.name))
-                for system in systems.values()
-            ]
-            self._keys.primary, self._reconciler = primary, self.reconciler(primary)
-            self._reconciler.of_controller(adopt=self.adopt)
-            self._loop.paused.follow((informer,))
-            watching = self.host.watching(
-                {"primary": informer}, (informer,), records=self._backends.nats
-            )
-            await stack.enter_async_context(watching)
+        systems = {id(system): system for system in (stores, backends.nats) if system}
+        self._keys.primary, self._reconciler = primary, self.reconciler(primary)
+        self._reconciler.of_controller(adopt=self.adopt)
+        self._loop.paused.follow((informer,))
+        slots, records = {"primary": informer}, backends.nats
+        async with self.host.watching(
+            slots, (informer,), records=records, systems=(*systems.values(),)
+        ):
             yield
 
     async def sync(self, key: str, *, last: Stored | None = None) -> float | None:

@@ -522,12 +522,8 @@ class Reconciliation(Generic[T]):
             raise
 
     async def _store_success(self) -> None:
-        try:
+        async with self._storing("the result of the creation", Condition.creating()):
             await self._store_result(created=True)
-        except StoreError as error:
-            message = f"cannot store the result of the creation: {error_text(error)}"[:MESSAGE_MAX]
-            await self._failed(CANNOT_UPDATE, message, Condition.creating())
-            raise
 
     async def _fail(self, error: Exception) -> None:
         """Store that nothing was created; log a failure to store, because *error* is raised."""

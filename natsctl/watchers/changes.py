@@ -114,10 +114,10 @@ class Source:
 
     def change(self, change: Change[Any]) -> ObjectChange | None:
         """Return the change of a selected object, or None if the change is of another object."""
-        if not self.part.concerns(change):
-            return None
         before = change.before if self.part.selects(change.before) else None
         after = change.after if self.part.selects(change.after) else None
+        if before is None and after is None and (change.before or change.after):
+            return None
         return self._change(change.key, before, after)
 
     def creates(self, *keys: str) -> Iterator[ObjectChange]:

@@ -9,7 +9,7 @@ Seed: grafana-app-sdk operator v0.9.10.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import msgspec
@@ -371,12 +371,8 @@ class InformerController(Hosted):
                 )
                 informers[kind.name if number == 1 else f"{kind.name}/{number}"] = source.informer
         self._has_opened, records = True, self._backends.nats
-        async with AsyncExitStack() as stack:
-            if records is not None:
-                recorder = await stack.enter_async_context(records.recorder(self.name))
-                self.host.history.recorders = (recorder,)
-            watching = self.host.watching(informers, tuple(informers.values()), records=records)
-            await stack.enter_async_context(watching)
+        primaries, systems = (*informers.values(),), () if records is None else (records,)
+        async with self.host.watching(informers, primaries, records=records, systems=systems):
             yield
 
     def _invalid(self, invalid: Invalid) -> None:
