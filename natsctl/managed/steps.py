@@ -554,7 +554,8 @@ class Reconciliation(Generic[T]):
         managed, unstored = self.managed, self.memory.unstored
         if unstored is None:
             return
-        lost = "" if unstored.withdrawn else f"another creation was begun for {managed.key}"
+        lost = f"{managed.key} was replaced, or another creation has begun"
+        lost = "" if unstored.withdrawn else lost
         if managed.link.pending == unstored.pending:
             annotations: Document = {**managed.annotations}
             patched = documents.merge_patch(annotations, {**unstored.annotations})
