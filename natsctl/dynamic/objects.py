@@ -14,7 +14,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.model.documents import Document
-from natsctl.model.kept import Kept
+from natsctl.model.kept import KeptAnswers
 from natsctl.model.manifests import joined
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Discovers
@@ -172,7 +172,7 @@ class Resources:
 
     def __init__(self, discovery: Discovers | None, options: ObjectCacheOptions) -> None:
         self._discovery, self._options = discovery, options
-        self._kept = Kept(self._look_up)
+        self._kept = KeptAnswers(self._look_up)
 
     async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
         """Return the resource of a kind.
@@ -194,7 +194,7 @@ class Resources:
         return found if isinstance(found, ScopedGVR) else None
 
     def clear(self) -> None:
-        self._kept = Kept(self._look_up)
+        self._kept = KeptAnswers(self._look_up)
 
     def _ttl_s(self, found: ScopedGVR | StoreMissingError) -> float:
         options, known = self._options, isinstance(found, ScopedGVR)

@@ -13,7 +13,7 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, InvalidKeyError, StoreError, StoreMissingError, UsageError
 from natsctl.kubernetes.api_errors import KindMissingError, UnavailableError
 from natsctl.kubernetes.transport import READS, Reply, Transport, Wire
-from natsctl.model.kept import Kept
+from natsctl.model.kept import KeptAnswers
 from natsctl.model.manifests import KubeKind, split
 from natsctl.model.store import UNGUARDED, WriteGuard
 
@@ -71,7 +71,7 @@ class Discovery:
         self._transport = transport
         self._ttl_s = ttl_s
         self._miss_ttl_s = miss_ttl_s
-        self._lookups = Kept(self._look_up)
+        self._lookups = KeptAnswers(self._look_up)
 
     async def find(self, api_version: str, kind: str) -> ApiResource:
         """Return the resource of *kind* in *api_version*, such as `apps/v1`.

@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Kept(Generic[K, V]):
+class KeptAnswers(Generic[K, V]):
     """The answers of *ask*, each as it was asked for last. An error of *ask* is not kept."""
 
     def __init__(self, ask: Callable[[K], Awaitable[V]]) -> None:
