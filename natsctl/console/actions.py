@@ -76,10 +76,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActionReport(Answer, frozen=True, kw_only=True):
-    """The answer to an action: a sentence, the exceptions, and a result for the page.
-
-    `recorded` is whether the events name the user.
-    """
+    """What an action did, what it didn't, and whether the events name the user."""
 
     message: str
     warnings: list[str] = msgspec.field(default_factory=list)

@@ -69,11 +69,7 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 class ConsoleAccess:
-    """The secret of one console, and the names under which it may be reached.
-
-    Attributes:
-        token: the secret of the printed URL, which each request repeats in a header.
-    """
+    """The token of one console, which each request repeats, and the names that reach it."""
 
     def __init__(self, host: str) -> None:
         self.token = secrets.token_urlsafe(32)

@@ -90,10 +90,7 @@ class NextValue(msgspec.Struct, frozen=True):
 
 
 async def draft(connection: Connection, bucket: str, key: str) -> Fields:
-    """Return an object to edit, without secrets, status and bookkeeping, and its revision.
-
-    Raises `UsageError` if it's no JSON object of natsctl's form.
-    """
+    """Return an object to edit, without secrets, status and bookkeeping, and its revision."""
     message = await Bucket(connection, bucket).last(key)
     document = _document(message)
     shown = _compact(masked_document(desired(document)))
@@ -102,11 +99,7 @@ async def draft(connection: Connection, bucket: str, key: str) -> Fields:
 
 
 async def edited(connection: Connection, name: Name, text: str, revision: int) -> NextValue:
-    """Return the change that an edited draft makes.
-
-    A masked secret keeps its value. Raises `ConflictError` if the object changed since the draft,
-    and `UsageError` for a text that is no object, or with a mask in another place.
-    """
+    """Return the change that an edited draft makes; a masked secret keeps its value."""
     bucket = Bucket(connection, name.bucket)
     message = await bucket.last(name.key)
     before = _document(message)
@@ -126,11 +119,7 @@ async def edited(connection: Connection, name: Name, text: str, revision: int) -
 
 
 async def restored(connection: Connection, name: Name, revision: int) -> NextValue:
-    """Return the change that restores an earlier revision: spec, labels and annotations.
-
-    Raises `NotFoundError` if the revision isn't kept, and `UsageError` if it's a deletion or has
-    the present state.
-    """
+    """Return the change that restores an earlier revision: spec, labels and annotations."""
     store = BucketStore(Bucket(connection, name.bucket))
     messages = await store.messages(name.key)
     earlier = next((message for message in messages if message.revision == revision), None)
@@ -204,11 +193,7 @@ COMPARED_MAX = 256 * 1024  # bytes of a value whose changed fields a revision na
 
 
 class KeyView(Answer, frozen=True, kw_only=True):
-    """Everything about one key; `errors` states why a part is None.
-
-    `off` has the actions that the state of the key or the user's permissions rule out, each with
-    the reason.
-    """
+    """Everything about one key; `errors` states why a part is None, and `off` why an action is."""
 
     controller: str
     key: str
@@ -237,10 +222,7 @@ class KeyViews:
         return self._identity
 
     async def view(self, controller: str, key: str, bucket: str) -> KeyView:
-        """Return the view of a primary of a controller, or else of an object in a bucket.
-
-        If no daemon runs the controller, the view has what NATS knows.
-        """
+        """Return the view of a primary of a controller, or of an object in a bucket."""
         check_key(key)
         if controller:
             view = await self._of_controller(controller, key, bucket)
@@ -305,10 +287,7 @@ class KeyViews:
         return await daemons.recording(controller, check_key(key))
 
     async def traceback(self, controller: str, key: str) -> Fields:
-        """Return the traceback of the last failed sync, empty if it was recorded without.
-
-        Raises `NotFoundError` if none is kept.
-        """
+        """Return the traceback of the last failed sync, empty if it was recorded without."""
         recording = msgspec.json.decode(await self.recording(controller, key))
         return answer(text=recording.get("outcome", {}).get("traceback", ""))
 
@@ -319,10 +298,7 @@ class KeyViews:
     async def comparison(
         self, controller: str, bucket: str, key: str, first: int | None, second: int | None
     ) -> Fields:
-        """Return how two revisions differ: by default the newest, and the one before the other.
-
-        Raises `NotFoundError` if the bucket doesn't have a revision any more.
-        """
+        """Return how two revisions differ: by default the newest, and the one before the other."""
         object_bucket = await self._keys.bucket_of(controller, bucket) if controller else bucket
         store = BucketStore(Bucket(self._connection, object_bucket))
         messages = await store.messages(check_key(key))

@@ -151,11 +151,7 @@ class Keys:
         self._columns: dict[str, tuple[float, Columns]] = {}
 
     async def of_controller(self, name: str, query: Query, bucket: str = "") -> KeyTable:
-        """Return primaries of a controller, of one *bucket* if it has several.
-
-        Raises `NotFoundError` if the controller doesn't exist, and `OldDaemonError` if its daemons
-        don't report where its primaries are.
-        """
+        """Return primaries of a controller, of one *bucket* if it has several."""
         report = await self._overview.report(name)
         source = await self._source_of(report, bucket)
         states = states_of(report)

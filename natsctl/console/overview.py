@@ -36,11 +36,7 @@ _VARYING = re.compile(
 
 
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of a controller that are in trouble for the same reason.
-
-    `message` is the reason, without what varies between the keys, of which some are named. `since`
-    is the time of the oldest failure (RFC 3339); empty if it isn't known.
-    """
+    """Keys in trouble for a reason, without what varies between them, and since when."""
 
     controller: str
     state: State
@@ -103,10 +99,7 @@ class Overview:
         return [*self._absent, *present]
 
     async def home(self) -> Fields:
-        """Return a row per controller, those that need somebody, and the causes of their troubles.
-
-        `more` counts the keys in trouble that daemons don't name.
-        """
+        """Return a row per controller, who needs somebody, and why; `more` keys aren't named."""
         reports = await self.reports()
         rows = [report.row for report in reports]
         causes = [cause for report in reports for cause in _causes(report)]
@@ -123,10 +116,7 @@ class Overview:
         )
 
     async def buckets(self) -> Fields:
-        """Return the buckets, also if the user may not look for daemons.
-
-        The numbers of one that can't be read are None, and its `error` has the reason.
-        """
+        """Return the buckets, also if the user may not look for daemons."""
         controllers: dict[str, list[str]] = {}
         with suppress(NatsctlError, TimeoutError):
             for report in await self.reports():

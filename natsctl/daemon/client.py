@@ -57,11 +57,7 @@ class Daemons:
 
     @classmethod
     async def find(cls, connection: Connection) -> "Daemons":
-        """Return the daemons that run now.
-
-        Raises `NoDaemonError` if no daemon answers, and `PermissionDeniedError` if the user may not
-        look for daemons.
-        """
+        """Return the daemons that run now; raises `NoDaemonError` if none answers."""
         infos = await services(connection, NAME, timeout_s=FIND_S)
         if not infos:
             raise NoDaemonError(NO_DAEMON)
@@ -104,10 +100,7 @@ class Daemons:
         }
 
     async def sources(self, controllers: Sequence[str]) -> dict[str, list[PrimarySource]]:
-        """Return where the primaries of each of these controllers are; empty if it doesn't say.
-
-        Each controller is asked once.
-        """
+        """Return where the primaries of each controller are, as far as it says; asked once."""
         unknown = [name for name in controllers if name not in self._sources]
         requests = (self.status(name) for name in unknown)
         answers = await asyncio.gather(*requests, return_exceptions=True)
@@ -118,10 +111,9 @@ class Daemons:
         return {name: self._sources[name] for name in controllers}
 
     async def controllers_with(self, key: str, among: Sequence[str]) -> list[str]:
-        """Return which of these controllers have *key*, sorted.
+        """Return which of these controllers have *key*, or, if none has it, know something of it.
 
-        If none has the key, returns the controllers that have syncs or events of it. Raises the
-        first error if there are no such controllers either.
+        Raises the first error if there are no such controllers either.
         """
         requests = (self.explain(name, key) for name in among)
         answers = await asyncio.gather(*requests, return_exceptions=True)
@@ -165,19 +157,13 @@ class Daemons:
         return await self._ask_all(Verb.RESYNC, controller, " ".join(keys).encode(), Queuing)
 
     async def record(self, controller: str, keys: Sequence[str], *, stop: bool) -> list[Recorded]:
-        """Record every sync of these keys in each daemon, or, with *stop*, only failed ones again.
-
-        With *stop* and no keys, no key is recorded any more.
-        """
+        """Record every sync of these keys, or, with *stop*, only failed ones again."""
         self._check_records(Verb.RECORD, controller)
         words = [STOP, *keys] if stop else keys
         return await self._ask_all(Verb.RECORD, controller, " ".join(words).encode(), Recorded)
 
     async def recording(self, controller: str, key: str, *, masked: bool = True) -> bytes:
-        """Return the newest recording of the key as JSON text, without secrets if *masked*.
-
-        Raises `NotFoundError` if no daemon has a recording of the key.
-        """
+        """Return the newest recording of the key as JSON text, without secrets if *masked*."""
         verb = Verb.RECORDING if masked else Verb.RECORDING_UNMASKED
         self._check_records(verb, controller)
         answers = await self._ask_all(verb, controller, key.encode(), RecordingPart)
@@ -224,10 +210,7 @@ class Daemons:
         return Removed(tuple(removed), tuple(kept))
 
     async def accept(self, plan: ControllerPlan) -> ControllerPlan:
-        """Accept the bucket of primaries in its present state, and return the plan after that.
-
-        A daemon refuses if it holds collection for another reason than *plan* shows.
-        """
+        """Accept the bucket of primaries as it is, if it's held for the reason of the plan."""
         payload = msgspec.json.encode(msgspec.structs.replace(plan, orphans=()))
         return (await self._ask_all(Verb.GC_ACCEPT, plan.controller, payload, ControllerPlan))[0]
 
@@ -252,10 +235,7 @@ class Daemons:
             ) from error
 
     def _instances(self, verb: Verb, controller: str) -> int:
-        """Return the number of answers to expect: one per queue group, and one per daemon else.
-
-        Raises `NoDaemonError` or `UsageError` if no daemon offers the verb.
-        """
+        """Return the number of answers to expect: one per queue group, and one per daemon else."""
         offered = enumerate(self._offered(verb, controller))
         count = len({endpoint.queue_group or number for number, (_, endpoint) in offered})
         if not count and verb.collects and self.offers(Verb.RESYNC, controller):

@@ -57,10 +57,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class CheckVerdict(msgspec.Struct, frozen=True):
-    """The result of all checks behind one endpoint, such as `readyz`.
-
-    `note` explains a verdict that passes although something is wrong.
-    """
+    """The checks behind one endpoint; `note` is what's wrong although they pass."""
 
     endpoint: str
     checks: tuple[Check, ...]
@@ -71,10 +68,7 @@ class CheckVerdict(msgspec.Struct, frozen=True):
         return not any(check.failure for check in self.checks)
 
     def text(self, *, verbose: bool = False) -> str:
-        """Return `ok`, or a line for each check if one fails, if there is a note or if *verbose*.
-
-        The form is that of a kube-apiserver.
-        """
+        """Return `ok`, or, as a kube-apiserver does, a line for each check if there's more."""
         if self.passed and not verbose and not self.note:
             return "ok"
         end = f"{self.endpoint} check {'passed' if self.passed else 'failed'}\n"
@@ -167,10 +161,7 @@ class Vitals:
         return CheckVerdict("readyz", tuple(checks))
 
     async def metrics(self) -> list[Family]:
-        """Return all metrics.
-
-        Waits at most a second for stores that don't report their newest revision.
-        """
+        """Return all metrics; waits at most a second for the newest revisions of stores."""
         connection, cluster = self._connection, self._cluster
         shares = [participation.state() for participation in self._participations]
         hosted = [runtime for runtime in self._runtimes if isinstance(runtime, Hosted)]
@@ -192,10 +183,7 @@ def serving(
     connection_s: float = CONNECTION_S,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Address]:
-    """Serve the three endpoints while the context lasts; yields the address with the port in use.
-
-    Call it in the event loop that the answers are about. Raises as `HttpServer` does.
-    """
+    """Serve the three endpoints of this event loop while the context lasts; yields the address."""
     server = HttpServer(
         address,
         _Answers(vitals, asyncio.get_running_loop()).answer,
@@ -281,11 +269,7 @@ class ProbeResponse(msgspec.Struct, frozen=True):
 
 
 async def probe(address: Address, path: str, *, answer_s: float = PROBE_S) -> ProbeResponse:
-    """Return the response of the process that listens at *address* on this machine.
-
-    Raises `NoDaemonError` if no process responds within *answer_s* seconds, or if the response is
-    not HTTP.
-    """
+    """Return the response at *address*; raises `NoDaemonError` if no natsctl responds in time."""
     response = bytearray()
     try:
         async with asyncio.timeout(answer_s):

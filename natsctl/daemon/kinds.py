@@ -105,13 +105,10 @@ def used_by(controllers: Iterable[Controller | Guest]) -> Iterator[Used]:
 async def cluster_for(
     controllers: Sequence[Controller | Runnable], options: KubeOptions | None, *, wait: bool = False
 ) -> AsyncIterator["Kube | None"]:
-    """Connect to the cluster that the controllers need, while the context lasts.
+    """Connect to the cluster that the controllers need, while the context lasts; None for none.
 
-    Yields None if no controller has a kind in Kubernetes. With *wait*, it waits for a cluster that
-    doesn't answer.
-
-    Raises `UsageError`, with the name of a kind, if a cluster is needed and *options* is None, and
-    the errors of `connect_kube`.
+    With *wait*, it waits for a cluster that doesn't answer. Raises `UsageError`, with the name of a
+    kind, if a cluster is needed and *options* is None.
     """
     needed = next((use for one in controllers for use in _uses_of_cluster(one)), None)
     if needed is None:
@@ -159,10 +156,7 @@ def _uses_of_cluster(controller: Controller | Runnable) -> Iterator[str]:
 
 
 def schemas_of(controllers: Iterable[Controller | Runnable]) -> list[KindSchema]:
-    """Return the schemas of the kinds in NATS whose values are JSON of a known type.
-
-    Each kind occurs once, in its most important role. A type that has no JSON Schema is left out.
-    """
+    """Return the schema of each kind in NATS that has one, in its most important role."""
     schemas: dict[str, KindSchema] = {}
     for controller in controllers:
         version = getattr(controller, "version", "")
@@ -189,11 +183,7 @@ def schemas_of(controllers: Iterable[Controller | Runnable]) -> list[KindSchema]
 async def publishing(
     stores: Stores, controllers: Iterable[Controller | Runnable]
 ) -> AsyncIterator[None]:
-    """Publish the schemas of the controllers' kinds once, while the context lasts.
-
-    A failure never ends the context: without permission it's logged, and other failures are
-    retried.
-    """
+    """Publish the schemas once, while the context lasts; failures are logged, or retried."""
     task = asyncio.create_task(_publish(stores, schemas_of(controllers)), name="schemas")
     try:
         yield

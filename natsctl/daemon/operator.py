@@ -259,10 +259,7 @@ class Operator:
 
 
 def owner_of(controller: Controller | Runnable) -> str:
-    """Return the kind of a controller's primaries; empty if it has several or none.
-
-    Processes compare this kind to find out whether they run the same controller.
-    """
+    """Return the kind of a controller's primaries, by which processes tell controllers apart."""
     if isinstance(controller, Controller):
         return only_primary(type(controller)).kind.name
     if isinstance(controller, ControllerRuntime):

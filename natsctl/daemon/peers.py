@@ -115,10 +115,7 @@ class Peers:
         return msgspec.json.encode(self._presence)
 
     async def watch(self, connection: Connection) -> None:
-        """Introduce this daemon to the others repeatedly, until cancelled.
-
-        Returns if the user may not send the request.
-        """
+        """Introduce this daemon repeatedly, until cancelled or if the user may not do that."""
         subject, payload = (
             Verb.STATUS.subject(self._controller),
             msgspec.json.encode(self._presence),
@@ -174,10 +171,7 @@ class Peers:
 
 
 def conflict(statuses: Sequence[ControllerStatus]) -> str:
-    """Return why the daemons of one controller should not run together; empty if they may.
-
-    They sync its keys more than once, or work in different clusters.
-    """
+    """Return why daemons of one controller sync keys more than once, or in different clusters."""
     clusters = sorted({status.cluster for status in statuses} - {""})
     if len(clusters) > 1:
         names = enumerated(clusters, SHOWN_MAX)

@@ -134,10 +134,7 @@ Progress = Callable[[int, int], None]
 
 
 class MadePlan(msgspec.Struct, frozen=True):
-    """A plan, and the objects that it changes before and after the change.
-
-    `without_bucket` has the buckets of primaries that don't exist.
-    """
+    """A plan, the objects that it changes, and the buckets of primaries that don't exist."""
 
     plan: Plan
     changes: tuple[PlannedChange, ...]
@@ -314,9 +311,8 @@ async def _failing(stores: Stores, controller: str) -> set[str]:
 class Planner:
     """Plans the keys of controllers, one request at a time; see `natsctl.plan`.
 
-    The handler of a new instance runs in this process, over stores that keep its writes in memory.
-    It has neither the leadership nor the recordings nor the files of the controller that runs.
-    The stores have no write guard.
+    The handler of a new instance runs in this process. It has neither the leadership nor the
+    recordings nor the files of the controller that runs.
     """
 
     def __init__(
@@ -330,12 +326,7 @@ class Planner:
         self._busy = asyncio.Lock()
 
     async def plan(self, runtime: Hosted, keys: Sequence[str]) -> Plan:
-        """Return what the controller would do now for these keys.
-
-        Raises `UsageError` for no keys or too many, for a controller whose class doesn't make it
-        again, and for one with too many objects. Raises `NatsctlError` if another plan is being
-        made, and if the plan takes longer than `LIMIT_S`.
-        """
+        """Return what the controller would do; raises `UsageError` if only a command can."""
         running = runtime.controller if isinstance(runtime, ControllerRuntime) else runtime
         path = f"{type(running).__module__}:{type(running).__qualname__}"
         command = f"run natsctl plan -c {path}, which has no limit"

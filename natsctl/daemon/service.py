@@ -90,8 +90,7 @@ _LINKS = ("external-name", CREATE_PENDING)
 def externals(document: Document) -> Iterator[Branch]:
     """Return the external resources that a managed object's annotations name, in any domain.
 
-    A resource is `Unknown` if its creation began and no result was recorded. Otherwise it's as
-    ready as its object.
+    If its creation began and no result was recorded, it's unknown whether one is ready.
     """
     texts = documents.annotations_of(document).items()
     annotations = {name: text for name, text in texts if isinstance(text, str)}
@@ -487,13 +486,9 @@ async def answering(
     planner: Planner | None = None,
     dry_run: bool = False,
 ) -> AsyncIterator[None]:
-    """Serve these controllers over NATS while the context lasts.
+    """Serve these controllers over NATS, and look for other daemons that run them, see `Peers`.
 
-    The service also looks for other daemons that run the same controllers, see `Peers`.
-
-    *participations* and *clusters*, the identities of their clusters, are by the name of the
-    controller. Without a *planner*, the daemon doesn't plan keys on request. With *dry_run*, the
-    controllers only plan.
+    *participations* and *clusters*, their identities, are by the name of the controller.
     """
     daemon = this_process() if daemon is None else daemon
     controllers = [
