@@ -7,8 +7,8 @@ blocks a controller: events that cannot be sent are dropped and counted.
 import asyncio
 import base64
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -22,7 +22,7 @@ from natsctl.jetstream.requests import revision_of
 from natsctl.model.manifests import Reference
 from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
-from natsctl.telemetry.outbox import BURST, GATHER_S, QUIET_S, Outbox, SendingPace, sending
+from natsctl.telemetry.outbox import BURST, GATHER_S, QUIET_S, Outbox, SendingPace
 
 STREAM = "natsctl_events"
 PREFIX = "natsctl.events"
@@ -76,7 +76,7 @@ class _Occurrence(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamRecorder:
-    """A `Recorder` that sends a controller's events in the background. `recording` creates it."""
+    """A `Recorder` that sends a controller's events in the background; made by `Nats.recorder`."""
 
     def __init__(
         self, connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
@@ -158,16 +158,6 @@ class StreamRecorder:
 
 def _text(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds")
-
-
-@asynccontextmanager
-async def recording(
-    connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
-) -> AsyncIterator[StreamRecorder]:
-    """Return a recorder that sends events while the context lasts, and pending ones at its end."""
-    recorder = StreamRecorder(connection, controller, guard)
-    async with sending(recorder.outbox):
-        yield recorder
 
 
 async def record_event(

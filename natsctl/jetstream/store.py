@@ -35,7 +35,7 @@ from natsctl.jetstream.bucket import (
 )
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.connection import connect as connected
-from natsctl.jetstream.events import StreamRecorder, recording
+from natsctl.jetstream.events import StreamRecorder
 from natsctl.jetstream.feed import AGAIN_S, hedged
 from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.requests import kv_span, revision_of
@@ -57,6 +57,7 @@ from natsctl.model.store import (
     WriteGuard,
 )
 from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.outbox import sending
 
 PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write is sent again, see `KvStore._sent`
 
@@ -445,7 +446,8 @@ class Nats(Guarded):
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[StreamRecorder]:
         """Yield a recorder that writes the controller's events to the stream `natsctl_events`."""
-        async with recording(self.connection, controller, self.guard) as recorder:
+        recorder = StreamRecorder(self.connection, controller, self.guard)
+        async with sending(recorder.outbox):
             yield recorder
 
 

@@ -214,15 +214,18 @@ def error_for(status: ApiStatus, request: RequestInfo) -> StoreError:
     if not too_large and status.code in _ERRORS:
         return _ERRORS[status.code](status, request)
     plain = TooLargeError if too_large else _PLAIN.get(status.code, StoreError)
-    return plain(f"cannot {request}: {status.text}")
-
-
-def _timed_out(status: ApiStatus, request: RequestInfo) -> StoreError:
-    return StoreTimeoutError(f"{request}: {status.text}; whether it took effect is unknown")
+    unknown = "; whether it took effect is unknown" if plain is StoreTimeoutError else ""
+    return plain(f"cannot {request}: {status.text}{unknown}")
 
 
 def _invalid(status: ApiStatus, request: RequestInfo) -> StoreError:
-    text = f"cannot {request}: {_invalid_fields(status)}"
+    """Name the invalid fields, each with its reason, which may dump a value before the problem."""
+    reason, causes = status.text, [cause for cause in status.causes if cause.field]
+    if causes:
+        limit = max(CAUSE_MIN, TEXT_MAX // min(len(causes), CAUSES_MAX))
+        texts = [_one_line(f"{cause.field}: {cause.message}", limit) for cause in causes]
+        reason = enumerated(texts, CAUSES_MAX)
+    text = f"cannot {request}: {reason}"
     refused = status.code == HTTPStatus.UNPROCESSABLE_ENTITY and status.reason == "Invalid"
     if refused and status.causes and all(map(_is_immutable, status.causes)):
         fields = tuple(dict.fromkeys(cause.field for cause in status.causes))
@@ -243,14 +246,12 @@ def _is_immutable(cause: StatusCause) -> bool:
     return known and _IMMUTABLE.search(message) is not None
 
 
-def _unauthorized(status: ApiStatus, request: RequestInfo) -> StoreError:
-    return PermissionDeniedError(
-        f"cannot {request}: the server does not accept the credentials ({status.text}); log in "
-        f"again, or check the user of the kubeconfig's context. {RBAC}"
-    )
-
-
-def _forbidden(status: ApiStatus, request: RequestInfo) -> StoreError:
+def _denied(status: ApiStatus, request: RequestInfo) -> StoreError:
+    if status.code == HTTPStatus.UNAUTHORIZED:
+        return PermissionDeniedError(
+            f"cannot {request}: the server does not accept the credentials ({status.text}); log in "
+            f"again, or check the user of the kubeconfig's context. {RBAC}"
+        )
     create = replace(request, verb="create")
     if request.verb == "patch" and status.message.endswith("is forbidden:"):
         # the complete message of an older server if the user may patch but not create
@@ -299,36 +300,23 @@ def _conflict(status: ApiStatus, request: RequestInfo) -> StoreError:
     )
 
 
-def _invalid_fields(status: ApiStatus) -> str:
-    """Return the invalid fields, each with its reason.
-
-    A reason may dump the whole value before it names the problem.
-    """
-    causes = [cause for cause in status.causes if cause.field]
-    if not causes:
-        return status.text
-    limit = max(CAUSE_MIN, TEXT_MAX // min(len(causes), CAUSES_MAX))
-    texts = [_one_line(f"{cause.field}: {cause.message}", limit) for cause in causes]
-    return enumerated(texts, CAUSES_MAX)
-
-
 def _one_line(text: str, limit: int = TEXT_MAX) -> str:
     return shortened(" ".join(text.split()), limit)
 
 
 _ERRORS: dict[int, Callable[[ApiStatus, RequestInfo], StoreError]] = {
     HTTPStatus.BAD_REQUEST: _invalid,
-    HTTPStatus.UNAUTHORIZED: _unauthorized,
-    HTTPStatus.FORBIDDEN: _forbidden,
+    HTTPStatus.UNAUTHORIZED: _denied,
+    HTTPStatus.FORBIDDEN: _denied,
     HTTPStatus.NOT_FOUND: _not_found,
-    HTTPStatus.REQUEST_TIMEOUT: _timed_out,
     HTTPStatus.CONFLICT: _conflict,
     HTTPStatus.UNPROCESSABLE_ENTITY: _invalid,
-    HTTPStatus.GATEWAY_TIMEOUT: _timed_out,
 }
 
 _PLAIN: dict[int, type[StoreError]] = {
+    HTTPStatus.REQUEST_TIMEOUT: StoreTimeoutError,
     HTTPStatus.GONE: ExpiredError,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: TooLargeError,
     HTTPStatus.SERVICE_UNAVAILABLE: UnavailableError,
+    HTTPStatus.GATEWAY_TIMEOUT: StoreTimeoutError,
 }

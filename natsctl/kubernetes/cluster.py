@@ -28,19 +28,13 @@ import aiohttp
 import msgspec
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
-from natsctl.kubernetes.credentials import (
-    Access,
-    Login,
-    ResolvedCredentials,
-    proxy_for,
-    resolve_credentials,
-)
+from natsctl.kubernetes.credentials import Access, Login, proxy_for, resolve_credentials
 from natsctl.kubernetes.discovery import ApiResource, Discovery, KindWire
 from natsctl.kubernetes.http import HttpPool
-from natsctl.kubernetes.kubeconfig import ClusterTarget, User, find_target, read_file
+from natsctl.kubernetes.kubeconfig import ClusterEntry, User, find_target, read_file
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.kubernetes.recorder import PAUSE_S as EVENT_PAUSE_S
-from natsctl.kubernetes.recorder import KubeRecorder, recording
+from natsctl.kubernetes.recorder import KubeRecorder
 from natsctl.kubernetes.store import KubeStore
 from natsctl.kubernetes.transport import Transport
 from natsctl.kubernetes.watch import TIMEOUT_S, Incarnation
@@ -50,7 +44,7 @@ from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Guarded
 from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.logger import get_logger
-from natsctl.telemetry.outbox import SendingPace
+from natsctl.telemetry.outbox import SendingPace, sending
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
@@ -134,10 +128,9 @@ async def load_access(options: KubeOptions, previous: Access | None) -> Access:
             client, namespace = _from_pod(options)
             good_for_s = options.reread_s
         else:
-            credentials = await resolve_credentials(target, Path(folder), options)
-            client = await _from_kubeconfig(target, credentials)
-            namespace, good_for_s = target.namespace, credentials.good_for_s
-            headers = _impersonation_headers(credentials.user)
+            cluster, user, good_for_s = await resolve_credentials(target, Path(folder), options)
+            client = await _from_kubeconfig(target.source, cluster, user)
+            namespace, headers = target.namespace, _impersonation_headers(user)
         server = client.host.rstrip("/")
         url = urlsplit(server)
         if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
@@ -166,7 +159,6 @@ async def load_access(options: KubeOptions, previous: Access | None) -> Access:
 
 
 def _from_pod(options: KubeOptions) -> tuple["Configuration", str | None]:
-    """Return the official client's configuration in a pod, and the pod's namespace."""
     # imported here and below because a process may need no cluster
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException  # noqa: PLC0415
@@ -190,9 +182,7 @@ def _from_pod(options: KubeOptions) -> tuple["Configuration", str | None]:
         raise UsageError(f"the service account in {folder}: {error.strerror}") from error
 
 
-async def _from_kubeconfig(
-    target: ClusterTarget, credentials: ResolvedCredentials
-) -> "Configuration":
+async def _from_kubeconfig(source: str, cluster: ClusterEntry, user: User) -> "Configuration":
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException, load_kube_config_from_dict  # noqa: PLC0415
 
@@ -200,20 +190,20 @@ async def _from_kubeconfig(
     kubeconfig = {
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "clusters": [{"name": name, "cluster": msgspec.to_builtins(credentials.cluster)}],
-        "users": [{"name": name, "user": msgspec.to_builtins(credentials.user)}],
+        "clusters": [{"name": name, "cluster": msgspec.to_builtins(cluster)}],
+        "users": [{"name": name, "user": msgspec.to_builtins(user)}],
     }
     try:
         load: Any = load_kube_config_from_dict  # untyped
         await load(kubeconfig, client_configuration=client)
     except ConfigException as error:
-        raise UsageError(f"{target.source}: {error}") from error
+        raise UsageError(f"{source}: {error}") from error
     except (aiohttp.ClientError, OSError) as error:
         raise ConnectError(
-            f"{target.source}: the auth-provider does not answer ({type(error).__name__})"
+            f"{source}: the auth-provider does not answer ({type(error).__name__})"
         ) from error
     except (ValueError, TypeError, LookupError):
-        raise UsageError(f"{target.source}: the auth-provider is invalid") from None
+        raise UsageError(f"{source}: the auth-provider is invalid") from None
     return client
 
 
@@ -268,7 +258,6 @@ class Kube(Guarded):
     def __init__(self, transport: Transport, *, watch_timeout_s: float = TIMEOUT_S) -> None:
         self.transport = transport
         self.discovery = Discovery(transport)
-        self._uncached = Discovery(transport, ttl_s=0.0)  # for callers with a cache of their own
         self._watch_timeout_s = watch_timeout_s
         self._incarnations: dict[str, Incarnation] = {}
         self._event_pace = SendingPace(EVENT_PAUSE_S)  # of all recorders together
@@ -303,9 +292,10 @@ class Kube(Guarded):
     async def resource(self, api_version: str, kind: str) -> ApiResource:
         """Look the kind up at the server, and return its plural, its scope and its verbs.
 
-        Raises `StoreMissingError` if the server has no such kind.
+        Raises `StoreMissingError` if the server has no such kind. Nothing is cached, for callers
+        with a cache of their own.
         """
-        return await self._uncached.find(api_version, kind)
+        return await self.discovery.find(api_version, kind, ttl_s=0.0)
 
     async def identity(self) -> str:
         """Return the uid of the namespace `kube-system`, which tells clusters apart.
@@ -320,8 +310,8 @@ class Kube(Guarded):
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[KubeRecorder]:
-        """Yield a recorder that writes Events about the controller's objects in the cluster."""
-        async with recording(self.transport, controller, self.guard, self._event_pace) as recorder:
+        recorder = KubeRecorder(self.transport, controller, self.guard, self._event_pace)
+        async with sending(recorder.outbox):
             yield recorder
 
 
@@ -349,7 +339,6 @@ async def connect_kube(
 
 
 async def _check_connection(transport: Transport, answer_s: float, *, wait: bool) -> None:
-    """Return as soon as the server answers; see `connect_kube`."""
     while True:
         try:
             await transport.call("GET", "/version", timeout_s=answer_s)

@@ -1,4 +1,4 @@
-"""Decodes the JSON of objects in a cluster into stored objects.
+"""Decodes the JSON of objects in a cluster into stored objects, and reads their field managers.
 
 The bytes of an object are kept, apart from its type and its `managedFields`. If it isn't written
 as a kube-apiserver writes it, it's encoded again.
@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS, StoreError
+from natsctl.model.documents import Document
+from natsctl.model.managed_fields import FieldManager, ManagedFields, same_family, union
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Stored
 
@@ -114,7 +116,6 @@ class ObjectDecoder:
         return self._start + document[start : end - len(field) - 1] + document[end:]
 
     def _encoded(self, document: bytes | msgspec.Raw) -> bytes:
-        """Encode the fields of the document again, and copy their values as bytes."""
         fields = _fields.decode(document)
         metadata = _fields.decode(fields["metadata"])
         if not self._managed_fields:
@@ -131,3 +132,77 @@ def revision_of(resource_version: str) -> int:
     if not resource_version.isdecimal():
         raise StoreError(f"resourceVersion {resource_version!r} is not a number")
     return int(resource_version)
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    manager: str = ""
+    operation: str = ""
+    api_version: str = ""
+    time: str | None = None
+    fields_type: str = ""
+    fields_v1: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"{}"), name="fieldsV1")
+    subresource: str = ""
+
+    @property
+    def applied(self) -> bool:
+        return self.operation == "Apply" and not self.subresource
+
+    @property
+    def fields(self) -> Document:
+        return _field_set.decode(self.fields_v1)
+
+
+class _Managed(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    managed_fields: tuple[_Entry, ...] = ()
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Managed = _Managed()
+
+
+_field_set = msgspec.json.Decoder(dict[str, object])
+_object = msgspec.json.Decoder(_Object)
+
+
+def read_managed_fields(body: bytes) -> ManagedFields:
+    """Return the field managers of the object in *body*; raises `StoreError` if it is invalid."""
+    try:
+        metadata = _object.decode(body).metadata
+        managers = [
+            FieldManager(entry.manager, entry.applied, entry.fields)
+            for entry in metadata.managed_fields
+        ]
+        return ManagedFields(int(metadata.resource_version), tuple(managers))
+    except (ValueError, *DECODE_ERRORS) as error:
+        raise StoreError(f"the server sent invalid object metadata: {error!r}") from error
+
+
+def takeover(body: bytes, manager: str) -> list[Document]:
+    """Return the JSON patch that gives *manager* every field that its family applied.
+
+    The patch is empty if there are no such fields. The server rejects the patch if the object has
+    changed since *body*, as for the patch of client-go's package `csaupgrade`. Only entries of the
+    same API version can be merged.
+    """
+    metadata = _object.decode(body).metadata
+    family = [
+        entry
+        for entry in metadata.managed_fields
+        if entry.applied and same_family(manager, entry.manager)
+    ]
+    own_entry = next((entry for entry in family if entry.manager == manager), None)
+    former = [entry for entry in family if entry is not own_entry]
+    if not former:
+        return []
+    base = own_entry or former[0]
+    merged = [entry for entry in family if entry.api_version == base.api_version]
+    if merged == [own_entry]:
+        return []
+    kept = [entry for entry in metadata.managed_fields if entry not in merged]
+    fields = msgspec.Raw(msgspec.json.encode(union(entry.fields for entry in merged)))
+    entries = [*kept, msgspec.structs.replace(base, manager=manager, fields_v1=fields)]
+    return [
+        {"op": "replace", "path": "/metadata/managedFields", "value": entries},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata.resource_version},
+    ]

@@ -5,7 +5,6 @@ A user may have a token in a file, a credential plugin, or certificates inside t
 
 import asyncio
 import base64
-import binascii
 import ipaddress
 import json
 import math
@@ -145,81 +144,66 @@ EARLY_S = 60.0  # a credential is renewed this long before it expires, or half i
 RENEW_MIN_S = 1.0  # the shortest time between two renewals
 
 
-class ResolvedCredentials(msgspec.Struct, frozen=True):
-    """A cluster and a user without plugins and inline data, valid for `good_for_s` seconds."""
-
-    cluster: ClusterEntry
-    user: User
-    good_for_s: float
-
-
 async def resolve_credentials(
     target: ClusterTarget, folder: Path, options: KubeOptions
-) -> ResolvedCredentials:
+) -> tuple[ClusterEntry, User, float]:
     """Run the plugin, read the token file, and write inline certificates into *folder*.
 
-    Raises `UsageError` if a file can't be read or is invalid, and the errors of `run_plugin`.
+    Returns the cluster and the user without them, and for how many seconds they're valid. Raises
+    `UsageError` if a file can't be read or is invalid, and the errors of `run_plugin`.
     """
-    user, good_for_s = _read_token_file(target.user, options)
+    cluster, user = target.cluster, target.user
+    good_for_s = options.reread_s if user.token_file or user.client_certificate else math.inf
+    if user.token_file:
+        token = read_file(user.token_file).decode("utf-8", "replace").strip()
+        if not token:
+            raise UsageError(f"token file {user.token_file} is empty")
+        user = msgspec.structs.replace(user, token=token, token_file=None)
+    inline = {
+        "tls.crt": user.client_certificate_data,
+        "tls.key": user.client_key_data,
+        "ca.crt": cluster.certificate_authority_data,
+    }
+    certificates = {name: _decoded(data, name) for name, data in inline.items() if data}
     if user.exec is not None:
-        credential = await run_plugin(user.exec, target.cluster, timeout_s=options.plugin_timeout_s)
-        user, good_for_s = _with_credential(user, credential), math.inf
+        credential = await run_plugin(user.exec, cluster, timeout_s=options.plugin_timeout_s)
+        good_for_s = math.inf
         if credential.expiration_timestamp is not None:
             expires_at = credential.expiration_timestamp
             if expires_at.tzinfo is None:
                 expires_at = expires_at.replace(tzinfo=UTC)
             lifetime_s = (expires_at - datetime.now(UTC)).total_seconds()
             good_for_s = max(RENEW_MIN_S, lifetime_s - min(EARLY_S, lifetime_s / 2))
-    certificate = _write_data(user.client_certificate_data, folder / "tls.crt")
-    key = _write_data(user.client_key_data, folder / "tls.key")
-    authority = _write_data(target.cluster.certificate_authority_data, folder / "ca.crt")
-    return ResolvedCredentials(
-        msgspec.structs.replace(
-            target.cluster,
-            certificate_authority=authority or target.cluster.certificate_authority,
-            certificate_authority_data=None,
-        ),
-        msgspec.structs.replace(
-            user,
-            client_certificate=certificate or user.client_certificate,
-            client_certificate_data=None,
-            client_key=key or user.client_key,
-            client_key_data=None,
-        ),
-        good_for_s,
+        user = msgspec.structs.replace(user, exec=None, token=credential.token or user.token)
+        if credential.client_certificate_data and credential.client_key_data:
+            certificates["tls.crt"] = credential.client_certificate_data.encode()
+            certificates["tls.key"] = credential.client_key_data.encode()
+    for name, content in certificates.items():
+        (folder / name).write_bytes(content)
+
+    def path(name: str, given: str | None) -> str | None:
+        return str(folder / name) if name in certificates else given
+
+    cluster = msgspec.structs.replace(
+        cluster,
+        certificate_authority=path("ca.crt", cluster.certificate_authority),
+        certificate_authority_data=None,
     )
-
-
-def _read_token_file(user: User, options: KubeOptions) -> tuple[User, float]:
-    if not user.token_file:
-        return user, options.reread_s if user.client_certificate else math.inf
-    token = read_file(user.token_file).decode("utf-8", "replace").strip()
-    if not token:
-        raise UsageError(f"token file {user.token_file} is empty")
-    return msgspec.structs.replace(user, token=token, token_file=None), options.reread_s
-
-
-def _with_credential(user: User, credential: Credential) -> User:
-    user = msgspec.structs.replace(user, exec=None, token=credential.token or user.token)
-    if not (credential.client_certificate_data and credential.client_key_data):
-        return user
-    return msgspec.structs.replace(
+    user = msgspec.structs.replace(
         user,
-        client_certificate_data=base64.b64encode(
-            credential.client_certificate_data.encode()
-        ).decode(),
-        client_key_data=base64.b64encode(credential.client_key_data.encode()).decode(),
+        client_certificate=path("tls.crt", user.client_certificate),
+        client_certificate_data=None,
+        client_key=path("tls.key", user.client_key),
+        client_key_data=None,
     )
+    return cluster, user, good_for_s
 
 
-def _write_data(data: str | None, file: Path) -> str | None:
-    if not data:
-        return None
+def _decoded(data: str, name: str) -> bytes:
     try:
-        file.write_bytes(base64.b64decode(data))
-    except (binascii.Error, ValueError):
-        raise UsageError(f"the kubeconfig's data for {file.name} is not in base64") from None
-    return str(file)
+        return base64.b64decode(data)
+    except ValueError:
+        raise UsageError(f"the kubeconfig's data for {name} is not in base64") from None
 
 
 def proxy_for(server: str, configured: str | None = None) -> str | None:

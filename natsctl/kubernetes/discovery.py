@@ -57,35 +57,32 @@ class _Lookup(msgspec.Struct, frozen=True):
     missing: str = ""
 
 
-class Discovery:
-    """Finds kinds at the server and caches them.
+TTL_S = 600.0  # how long a found kind is cached
 
-    A kind is cached for *ttl_s* seconds, and a missing one for *miss_ttl_s*; by default it's looked
-    up every time, because somebody may define it at any moment. Concurrent lookups
-    of the same group version share one request.
+
+class Discovery:
+    """Finds kinds at the server and caches them for `TTL_S`.
+
+    A missing kind is looked up every time, because somebody may define it at any moment. Concurrent
+    lookups of the same group version share one request.
     """
 
-    def __init__(
-        self, transport: Transport, *, ttl_s: float = 600.0, miss_ttl_s: float = 0.0
-    ) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._ttl_s = ttl_s
-        self._miss_ttl_s = miss_ttl_s
         self._lookups = KeptAnswers(self._look_up)
 
-    async def find(self, api_version: str, kind: str) -> ApiResource:
+    async def find(self, api_version: str, kind: str, *, ttl_s: float = TTL_S) -> ApiResource:
         """Return the resource of *kind* in *api_version*, such as `apps/v1`.
 
         Raises the errors of `Transport.call`, and `StoreMissingError` if the server doesn't have
         the kind or the group version; the error names the most similar one.
         """
         lookup = await self._lookups.get(
-            api_version, lambda it: self._ttl_s if kind in it.resources else self._miss_ttl_s
+            api_version, lambda it: ttl_s if kind in it.resources else 0.0
         )
-        resource = lookup.resources.get(kind)
-        if resource is None:
+        if kind not in lookup.resources:
             raise StoreMissingError(_missing_text(api_version, kind, lookup))
-        return resource
+        return lookup.resources[kind]
 
     async def find_optional(self, api_version: str, kind: str) -> ApiResource:
         """Return the resource as `find` does; an API group without a server has no kinds.
@@ -217,12 +214,10 @@ class Paths(msgspec.Struct, frozen=True):
     namespaced: bool
 
     def all(self, namespace: str = "") -> str:
-        """Return the path of all objects, or of the objects in a namespace."""
         place = f"/namespaces/{_quoted(namespace)}" if namespace else ""
         return f"{self.root}{place}/{self.plural}"
 
     def collection(self, key: str) -> str:
-        """Return the path of the collection that contains *key*."""
         return self.all(self.parts(key)[0])
 
     def one(self, key: str, subresource: str = "") -> str:

@@ -8,7 +8,6 @@ the responses. It's the parser of Node.js, and it follows the standard strictly.
 
 import asyncio
 import re
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
@@ -80,11 +79,9 @@ def _os_reason(error: OSError) -> str:
 
 PIECE_BYTES = 256 * 1024  # of a request's body, which are encrypted before other tasks run
 BUFFER_BYTES = 256 * 1024  # of a response, which are kept until somebody reads them
-UNPACKED_BYTES = 1024 * 1024  # of a compressed response, which are unpacked at a time
 HEAD_MAX_BYTES = 64 * 1024  # of the status and the headers of a response
 
 _INTERIM = range(100, 200)  # the statuses that another response follows
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 class HttpResponse:
@@ -103,7 +100,6 @@ class HttpResponse:
         self._error: Exception | None = None
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
-        self._inflater: zlib._Decompress | None = None  # of a compressed body
 
     def header(self, name: bytes) -> str:
         """Return a header by its name in small letters; repeated ones are joined by commas."""
@@ -117,7 +113,7 @@ class HttpResponse:
         """
         try:
             body = await self.chunk()
-            if self._ended and self._inflater is None:
+            if self._ended:
                 return body  # a small body arrives with the headers
             chunks, size = [body], len(body)
             while size <= limit and (chunk := await self.chunk()):
@@ -129,31 +125,19 @@ class HttpResponse:
 
     async def chunk(self) -> bytes:
         """Return the next bytes of the body, or no bytes at its end; raises errors as `read`."""
-        inflater = self._inflater
-        while True:
-            if inflater is None:
-                data = self._take()
-            else:
-                packed = inflater.unconsumed_tail or self._take()
-                try:
-                    data = inflater.decompress(packed, UNPACKED_BYTES)
-                except zlib.error as error:
-                    raise aiohttp.ClientError("the response is not compressed correctly") from error
-            if data:
-                return data
-            if self._ended and not self._received:
-                if inflater is not None and not inflater.eof:
-                    raise aiohttp.ClientPayloadError("the compressed response is not complete")
-                return b""
-            if not self._received:
-                await self.change()
+        while not (self._received or self._ended):
+            await self.change()
+        received, self._received = self._received, []
+        if self._received_bytes >= BUFFER_BYTES:
+            self._connection.resume()
+        self._received_bytes = 0
+        return received[0] if len(received) == 1 else b"".join(received)
 
     def abort(self) -> None:
         """Close the connection at once, without the closing handshake of TLS."""
         self._connection.abort()
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Begin the response, whose headers have arrived."""
         self.status = status
         by_name = self._headers = {name.lower(): value for name, value in headers}
         if len(by_name) < len(headers):
@@ -161,8 +145,6 @@ class HttpResponse:
                 by_name[name] = b", ".join(
                     field_value for header, field_value in headers if header.lower() == name
                 )
-        if b"content-encoding" in by_name and self.header(b"content-encoding").lower() == "gzip":
-            self._inflater = zlib.decompressobj(_GZIP)
         self._notify()
 
     def add(self, data: bytes) -> bool:
@@ -173,7 +155,6 @@ class HttpResponse:
         return self._received_bytes >= BUFFER_BYTES
 
     def end(self) -> None:
-        """Note that the body is complete."""
         self._ended = True
         self._notify()
 
@@ -189,16 +170,6 @@ class HttpResponse:
             error = aiohttp.ClientPayloadError("the connection ended within the response")
         self._error = error
         self._notify()
-
-    def _take(self) -> bytes:
-        received = self._received
-        if not received:
-            return b""
-        self._received = []
-        if self._received_bytes >= BUFFER_BYTES:
-            self._connection.resume()
-        self._received_bytes = 0
-        return received[0] if len(received) == 1 else b"".join(received)
 
     async def change(self) -> None:
         """Wait until more has arrived; raises the error that ended the connection."""
@@ -244,7 +215,6 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """True if the connection is still open."""
         return not self._transport.is_closing()
 
     async def send(self, head: bytes, body: bytes) -> HttpResponse:
@@ -270,7 +240,6 @@ class HttpConnection(asyncio.Protocol):
         return response
 
     def release(self) -> None:
-        """Give the connection back after a response, or close it if it can't be used again."""
         self._response = None
         if self._complete and self._keeps_alive and self.usable and not self._paused:
             self._release(self)
@@ -278,7 +247,6 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close the connection, with the closing handshake of TLS."""
         self._link.close()
 
     def abort(self) -> None:
@@ -309,7 +277,6 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the response under way."""
         self._opener.connection_lost(exc)
         if self._response is not None:
             error: Exception = aiohttp.ServerDisconnectedError()
@@ -320,11 +287,9 @@ class HttpConnection(asyncio.Protocol):
         self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Begin the response; raises `HttpParserError` for one that answers no request."""
         if self._response is None or self._complete:
             raise httptools.HttpParserError("a response to no request")
         status, headers = self._parser.get_status_code(), self._headers
@@ -333,13 +298,11 @@ class HttpConnection(asyncio.Protocol):
             self._response.start(status, headers)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body."""
         if self._response is not None and self._response.add(body) and not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        """End the response, unless another one follows it."""
         if self._response is not None and self._response.status:
             self._complete = True
             self._keeps_alive = self._parser.should_keep_alive()
@@ -359,16 +322,18 @@ _LINE = re.compile(r"[^\x00-\x1f\x7f]*")
 _TARGET = re.compile(r"[!-~]+")
 
 
-class _Destination(msgspec.Struct, frozen=True, eq=False):
+class _Destination(msgspec.Struct, eq=False):
     """A server as one user: `route` opens connections, `root` starts each request's target.
 
-    Requests to a destination with the same `key` object may use the same connections.
+    `lines` has the headers of every request. Requests to a destination with the same `key` object
+    may use the same connections.
     """
 
     access: Access
     route: aiohttp.ClientRequest
     root: str
     key: ConnectionKey
+    lines: bytes
 
 
 class HttpPool:
@@ -390,7 +355,6 @@ class HttpPool:
         self._timeout = aiohttp.ClientTimeout(connect=connect_timeout_s)
         self._loop = asyncio.get_running_loop()
         self._destination: _Destination | None = None
-        self._same = b""  # the headers of every request to that destination
         self._idle = deque[HttpConnection]()  # the longest unused first
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -405,16 +369,17 @@ class HttpPool:
         destination = self._destination
         if destination is None or destination.access is not access:
             destination = self._change_destination(access)
-        start = _start(method, destination.root + target)
+        target = destination.root + target
+        if not _TARGET.fullmatch(target):
+            raise ValueError(f"{target!r} is not a percent-encoded path")
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
-        own_headers = _encoded(headers)
+        start, own_headers = f"{method} {target} HTTP/1.1\r\n".encode(), _encoded(headers)
         connection = self._unused() or await self._connect(destination)
-        head = b"%s%s%s%s\r\n" % (start, self._same_headers(destination), own_headers, length)
+        head = b"%s%s%s%s\r\n" % (start, destination.lines, own_headers, length)
         return await connection.send(head, body or b"")
 
     def _change_destination(self, access: Access) -> _Destination:
         before, destination = self._destination, _destination(access, self._destination)
-        self._same = _lines(destination.route.headers.items())
         self._destination = destination
         if before is not None and before.key is not destination.key:
             while self._idle:
@@ -427,15 +392,8 @@ class HttpPool:
             link = await self._connector.connect(route, [], self._timeout)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError(f"no connection to {route.url.host}") from error
-        if destination is self._destination:
-            self._same = _lines(route.headers.items())  # connecting adds those for a proxy
+        destination.lines = _lines(route.headers.items())  # connecting adds those for a proxy
         return HttpConnection(link, partial(self._keep_connection, destination.key))
-
-    def _same_headers(self, destination: _Destination) -> bytes:
-        """Return the headers of every request to a destination, also to one before a change."""
-        if destination is self._destination:
-            return self._same
-        return _lines(destination.route.headers.items())
 
     def _unused(self) -> HttpConnection | None:
         while self._idle:
@@ -468,7 +426,7 @@ def _destination(access: Access, before: _Destination | None) -> _Destination:
     route = aiohttp.ClientRequest(
         "GET",
         url,
-        headers=(*access.headers, agent, ("Accept-Encoding", "gzip")),
+        headers=(*access.headers, agent, ("Accept-Encoding", "identity")),
         skip_auto_headers=("Accept",),
         loop=asyncio.get_running_loop(),
         ssl=access.tls,
@@ -481,14 +439,7 @@ def _destination(access: Access, before: _Destination | None) -> _Destination:
     key = route.connection_key
     if before is not None and before.key == key and not absolute:
         key = before.key
-    return _Destination(access, route, root.rstrip("/"), key)
-
-
-def _start(method: str, target: str) -> bytes:
-    """Return the first line of a request; raises `ValueError` if *target* would end it."""
-    if not _TARGET.fullmatch(target):
-        raise ValueError(f"{target!r} is not a percent-encoded path")
-    return b"%s %s HTTP/1.1\r\n" % (method.encode(), target.encode())
+    return _Destination(access, route, root.rstrip("/"), key, _lines(route.headers.items()))
 
 
 @lru_cache(maxsize=64)

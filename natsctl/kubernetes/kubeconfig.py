@@ -9,7 +9,7 @@ import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -18,13 +18,9 @@ from msgspec.structs import replace
 from natsctl.errors import UsageError
 from natsctl.kubernetes.options import KubeOptions
 
+T = TypeVar("T")
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=_Named)
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 class Extension(msgspec.Struct, frozen=True):
@@ -117,32 +113,26 @@ class ClusterTarget(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str | None = None
 
 
-class _NamedCluster(msgspec.Struct, frozen=True):
-    name: str
-    cluster: ClusterEntry = ClusterEntry()
-
-
-class _NamedUser(msgspec.Struct, frozen=True):
-    name: str
-    user: User | None = None
-
-
 class _Context(msgspec.Struct, frozen=True):
     cluster: str = ""
     user: str = ""
     namespace: str | None = None
 
 
-class _NamedContext(msgspec.Struct, frozen=True):
+class _Entry(msgspec.Struct, frozen=True):
+    """A named context, cluster or user. It's checked only if it's selected."""
+
     name: str
-    context: _Context = _Context()
+    context: dict[str, Any] | None = None
+    cluster: dict[str, Any] | None = None
+    user: dict[str, Any] | None = None
 
 
 class _File(msgspec.Struct, frozen=True, rename="kebab"):
     current_context: str | None = None
-    clusters: list[_NamedCluster] | None = None
-    users: list[_NamedUser] | None = None
-    contexts: list[_NamedContext] | None = None
+    clusters: list[_Entry] | None = None
+    users: list[_Entry] | None = None
+    contexts: list[_Entry] | None = None
 
 
 def read_file(path: str) -> bytes:
@@ -164,7 +154,7 @@ def find_target(options: KubeOptions) -> ClusterTarget | None:
     paths = [] if complete else _paths(options)
     if paths:
         source = os.pathsep.join(map(str, paths))
-        target = _select([_read(path) for path in paths], source, options.context)
+        target = _select(paths, source, options.context)
     else:
         target = ClusterTarget(
             source="the options", context=None, cluster=ClusterEntry(), user=User()
@@ -212,7 +202,7 @@ def _split(paths: str) -> list[str]:
 def _read(path: Path) -> _File:
     try:
         content = yaml.safe_load(path.read_bytes())
-        file = msgspec.convert({} if content is None else content, type=_File)
+        return msgspec.convert({} if content is None else content, type=_File)
     except OSError as error:
         raise UsageError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError):
@@ -220,72 +210,58 @@ def _read(path: Path) -> _File:
         raise UsageError(f"kubeconfig {path} is not valid YAML") from None
     except msgspec.ValidationError as error:
         raise UsageError(f"kubeconfig {path} is invalid: {error}") from None
-    return _with_absolute_paths(file, path.absolute().parent)
 
 
-def _with_absolute_paths(file: _File, folder: Path) -> _File:
-    def absolute(path: str | None) -> str | None:
-        return str(folder / path) if path else None
-
-    clusters = []
-    for named_cluster in file.clusters or ():
-        cluster = named_cluster.cluster
-        authority = absolute(cluster.certificate_authority)
-        cluster = replace(cluster, certificate_authority=authority)
-        clusters.append(_NamedCluster(named_cluster.name, cluster))
-    users = []
-    for named_user in file.users or ():
-        user = named_user.user or User()
-        plugin = user.exec
-        if plugin is not None and os.sep in plugin.command:
-            plugin = replace(plugin, command=str(folder / plugin.command))
-        user = replace(
-            user,
-            token_file=absolute(user.token_file),
-            client_certificate=absolute(user.client_certificate),
-            client_key=absolute(user.client_key),
-            exec=plugin,
-        )
-        users.append(_NamedUser(named_user.name, user))
-    return replace(file, clusters=clusters, users=users)
-
-
-def _select(files: list[_File], source: str, context_name: str | None) -> ClusterTarget:
-    current = (file.current_context for file in files if file.current_context)
-    name = context_name or next(current, None)
-    contexts = [context for file in files for context in file.contexts or ()]
-    if name is None:
-        if not contexts:
-            return ClusterTarget(source=source, context=None, cluster=ClusterEntry(), user=User())
+def _select(paths: list[Path], source: str, context_name: str | None) -> ClusterTarget:
+    name, entries = context_name, dict[tuple[str, str], tuple[Path, dict[str, Any]]]()
+    for path in paths:
+        file, folder = _read(path), path.absolute().parent
+        name = name or file.current_context
+        lists = {"context": file.contexts, "cluster": file.clusters, "user": file.users}
+        for kind, named in lists.items():
+            for entry in named or ():  # the first one of a name
+                entries.setdefault((kind, entry.name), (folder, getattr(entry, kind) or {}))
+    contexts = [known for kind, known in entries if kind == "context"]
+    if not (name or contexts):
+        return ClusterTarget(source=source, context=None, cluster=ClusterEntry(), user=User())
+    if not name:
         raise UsageError(f"{source} has no current context: choose one of {_similar(contexts, '')}")
-    context = _find(contexts, name)
-    if context is None:
-        names = _similar(contexts, name)
-        raise UsageError(f"{source} has no context {name!r}; known are {names}")
-    cluster_name, user_name = context.context.cluster, context.context.user
-    cluster = _find([entry for file in files for entry in file.clusters or ()], cluster_name)
-    user = _find([entry for file in files for entry in file.users or ()], user_name)
-    if cluster is None:
-        raise UsageError(f"{source}: context {name!r} names the unknown cluster {cluster_name!r}")
-    if user is None and user_name:
-        raise UsageError(f"{source}: context {name!r} names the unknown user {user_name!r}")
+    if name not in contexts:
+        raise UsageError(f"{source} has no context {name!r}; known are {_similar(contexts, name)}")
+
+    def selected(kind: str, entry_name: str, entry_type: type[T]) -> T:
+        if (kind, entry_name) not in entries:
+            raise UsageError(f"{source}: context {name!r} names the unknown {kind} {entry_name!r}")
+        try:
+            return msgspec.convert(_absolute(*entries[kind, entry_name]), entry_type)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{source}: {kind} {entry_name!r} is invalid: {error}") from None
+
+    context = selected("context", name, _Context)
     return ClusterTarget(
         source=source,
         context=name,
-        cluster=cluster.cluster,
-        user=(user and user.user) or User(),
-        namespace=context.context.namespace or None,
+        cluster=selected("cluster", context.cluster, ClusterEntry),
+        user=selected("user", context.user, User) if context.user else User(),
+        namespace=context.namespace or None,
     )
 
 
-def _find(entries: Iterable[N], name: str) -> N | None:
-    return next((entry for entry in entries if entry.name == name), None)
+def _absolute(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry with absolute paths; it has them relative to the *folder* of its file."""
+    plugin = entry.get("exec")
+    if isinstance(plugin, dict) and os.sep in str(plugin.get("command")):
+        entry = {**entry, "exec": {**plugin, "command": str(folder / str(plugin["command"]))}}
+    return {
+        name: str(folder / value) if name in _PATHS and value and isinstance(value, str) else value
+        for name, value in entry.items()
+    }
 
 
-def _similar(contexts: Iterable[_NamedContext], name: str) -> str:
+def _similar(contexts: Iterable[str], name: str) -> str:
     """Return the names of the contexts, the most similar to *name* first."""
 
     def dissimilarity(candidate: str) -> tuple[float, str]:
         return -difflib.SequenceMatcher(None, name, candidate).ratio(), candidate
 
-    return ", ".join(sorted({context.name for context in contexts}, key=dissimilarity)) or "none"
+    return ", ".join(sorted(contexts, key=dissimilarity)) or "none"

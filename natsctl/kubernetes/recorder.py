@@ -8,8 +8,7 @@ sent are dropped and counted.
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -21,7 +20,7 @@ from natsctl.kubernetes.transport import MERGE_PATCH, Wire
 from natsctl.model.manifests import Reference
 from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
-from natsctl.telemetry.outbox import GATHER_S, QUIET_S, Outbox, SendingPace, sending
+from natsctl.telemetry.outbox import GATHER_S, QUIET_S, Outbox, SendingPace
 
 PAUSE_S = 0.05  # between two Events of a process, because writes of objects are more important
 SERIES_S = 360.0  # a repeat within this time belongs to the same series
@@ -72,7 +71,7 @@ class _Occurrence(msgspec.Struct, frozen=True, gc=False):
 
 
 class KubeRecorder:
-    """Sends a controller's Events in the background; a `Recorder`. `recording` makes it.
+    """Sends a controller's Events in the background; a `Recorder`; made by `Kube.recorder`.
 
     The recorders of a process share a *pace*; by default, each has its own.
     """
@@ -96,7 +95,6 @@ class KubeRecorder:
 
     @property
     def dropped(self) -> int:
-        """The number of Events that were not sent."""
         return self.outbox.counts.dropped
 
     def counted(self) -> dict[tuple[str, str], int]:
@@ -112,7 +110,6 @@ class KubeRecorder:
         *,
         sync: SyncNote | None = None,  # noqa: ARG002 - an event of a cluster has no place for it
     ) -> None:
-        """See `Recorder.event`: records one Event for each object in *regarding*."""
         if not self._guard.may_record(key):
             return
         message, now = hidden(message), datetime.now(UTC)
@@ -197,16 +194,3 @@ def _shortened(message: str) -> str:
     if len(data) <= NOTE_MAX_BYTES:
         return message
     return data[: NOTE_MAX_BYTES - len("…".encode())].decode("utf-8", "ignore") + "…"
-
-
-@asynccontextmanager
-async def recording(
-    wire: Wire,
-    controller: str,
-    guard: WriteGuard = UNGUARDED,
-    pace: SendingPace | None = None,
-) -> AsyncIterator[KubeRecorder]:
-    """Yield a recorder; leaving the context sends the pending Events."""
-    recorder = KubeRecorder(wire, controller, guard, pace)
-    async with sending(recorder.outbox):
-        yield recorder

@@ -6,27 +6,31 @@ from typing import Any
 
 from natsctl.errors import (
     ConflictError,
+    FieldConflictError,
     InvalidKeyError,
     InvalidObjectError,
     NotFoundError,
+    StoreError,
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.kubernetes.apply import Exchange, read_managed_fields, with_metadata
-from natsctl.kubernetes.codec import ObjectDecoder
+from natsctl.kubernetes.codec import PARTIAL, ObjectDecoder, read_managed_fields, takeover
 from natsctl.kubernetes.discovery import ApiResource, Paths, paths_of
 from natsctl.kubernetes.transport import MERGE_PATCH, Wire
 from natsctl.kubernetes.watch import TIMEOUT_S, Incarnation, KubeWatch
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.managed_fields import ManagedFields
+from natsctl.model.managed_fields import ManagedFields, same_family
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
 MANAGER = "natsctl"  # the field manager of statuses, creates and updates
 DELETE_ATTEMPTS = 5  # attempts while other clients write the object
-
-Find = Callable[[str, str], Awaitable[ApiResource]]
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is valid YAML
+NO_REVISION = "1"  # the revision of an empty etcd, which no object has
+REVISION_REJECTED = "resourceVersion should not be set"  # some kinds reject NO_REVISION with this
+_NOT_APPLIED = ("resourceVersion", "uid", "managedFields")
 
 
 class KubeStore:
@@ -34,13 +38,20 @@ class KubeStore:
 
     The constructor sends no request. Every call looks the kind up with *find*, so a kind that was
     defined since is found.
+
+    A creation by an apply takes one request, whose patch has a revision that no object has. If the
+    object doesn't exist, the server creates it and assigns a revision. If it does, that's a
+    conflict.
+
+    The requests don't set `fieldValidation`. For built-in kinds the server rejects an apply with
+    unknown fields anyway; for custom resources it drops such fields and sends a warning.
     """
 
     def __init__(
         self,
         wire: Wire,
         kind: KubeKind[Any],
-        find: Find,
+        find: Callable[[str, str], Awaitable[ApiResource]],
         incarnation: Incarnation,
         *,
         timeout_s: float = TIMEOUT_S,
@@ -49,14 +60,14 @@ class KubeStore:
         self._wire = wire
         self._find = find
         self._decoder = ObjectDecoder(kind)
-        self._exchange = Exchange(wire, self._decoder)
+        self._creates_with_revision = True  # until the server rejects it for this kind
         self._watch = KubeWatch(
             wire, kind, self._decoder, self._watch_path, incarnation, timeout_s=timeout_s
         )
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`. The server keeps no trace of a deleted object."""
-        return await self._exchange.read(await self._path(key))
+        return await self._read(await self._path(key))
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`. The key sets the name, whatever name the value has."""
@@ -74,8 +85,8 @@ class KubeStore:
         try:
             if "uid" not in documents.metadata_of(document):
                 # for some kinds an update without a uid would create a missing object
-                stored = await self._exchange.read(path)
-                document = with_metadata(document, uid=self.kind.metadata(stored.value).uid)
+                stored = await self._read(path)
+                document = _with_metadata(document, uid=self.kind.metadata(stored.value).uid)
             return await self._write("PUT", path, path, document)
         except NotFoundError as error:
             raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from error
@@ -94,15 +105,14 @@ class KubeStore:
         about its dependents.
         """
         path = await self._path(key)
-        if revision is not None:
-            return await self._delete(path, key, revision, uid)
-        for _ in range(DELETE_ATTEMPTS - 1):
-            newest = (await self._exchange.read(path)).revision
+        for attempt in range(1, DELETE_ATTEMPTS + 1):
+            newest = (await self._read(path)).revision if revision is None else revision
             try:
                 return await self._delete(path, key, newest, uid)
             except ConflictError:
-                continue  # another client changed it
-        return await self._delete(path, key, (await self._exchange.read(path)).revision, uid)
+                if revision is not None or attempt == DELETE_ATTEMPTS:
+                    raise
+        raise AssertionError
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`; a cluster keeps only the newest state."""
@@ -115,7 +125,6 @@ class KubeStore:
         self,
         shown: Collection[str] | None = None,  # noqa: ARG002 - it compares no keys
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """See `Store.watch` and `KubeWatch`."""
         return self._watch()
 
     async def locate(self, manifest: Document) -> str:
@@ -125,24 +134,24 @@ class KubeStore:
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
-        """See `ManifestStore.apply`, and `Exchange`."""
         _, path = await self._located(manifest)
-        return await self._exchange.apply(path, manifest, manager=manager, uid=uid, force=force)
+        metadata = documents.metadata_of(manifest)
+        applied = {name: value for name, value in metadata.items() if name not in _NOT_APPLIED}
+        document: Document = {**manifest, "metadata": applied}
+        if uid:
+            return await self._change(path, _with_metadata(document, uid=uid), manager, force=force)
+        try:
+            return await self._create(path, document, manager)
+        except StoreTimeoutError as unknown:
+            return await self._read_back(path, document, unknown)
 
     async def check_create(self, manifest: Document, *, manager: str) -> None:
         """See `ManifestStore.check_create`. Unlike an apply, it needs no permission to patch."""
-        paths = await self._paths()
-        await self._exchange.send(
-            "POST",
-            paths.collection(self.kind.key_of(manifest)),
-            manifest,
-            manager=manager,
-            dry_run=True,
-            safe=True,
-        )
+        path = (await self._paths()).collection(self.kind.key_of(manifest))
+        await self._send("POST", path, manifest, manager, dryRun="All", safe=True)
 
     async def managed(self, key: str) -> ManagedFields:
-        return read_managed_fields(await self._exchange.read_metadata(await self._path(key)))
+        return read_managed_fields(await self._read_metadata(await self._path(key)))
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
@@ -154,15 +163,11 @@ class KubeStore:
         body: Document = {"status": patch}
         if revision is not None:
             body["metadata"] = {"resourceVersion": str(revision)}
-        response = await self._exchange.send(
-            "PATCH",
-            path,
-            body,
-            manager=MANAGER,
-            content_type=MERGE_PATCH,
-            safe=revision is None,
+        return self._decoder.sent(
+            await self._send("PATCH", path, body, MANAGER, MERGE_PATCH, safe=revision is None)
         )
-        return self._decoder.sent(response)
+
+    # ---- places
 
     async def _resource(self) -> ApiResource:
         return await self._find(self.kind.api_version, self.kind.kind)
@@ -204,13 +209,60 @@ class KubeStore:
             "metadata": {**kept, "name": name, **place, **metadata},
         }
 
+    # ---- requests
+
+    async def _read(self, path: str) -> Stored:
+        reply = await self._wire.call("GET", path, accept=self._decoder.accept)
+        return self._decoder.stored(reply.body)
+
+    async def _read_metadata(self, path: str) -> bytes:
+        """Return the metadata of the object at *path*, including `managedFields`, as JSON."""
+        return (await self._wire.call("GET", path, accept=PARTIAL.format(""))).body
+
+    async def _existing(self, path: str) -> Stored | None:
+        try:
+            return await self._read(path)
+        except NotFoundError:
+            return None
+
+    async def _read_back(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
+        """Return the object at *path* if it has the fields of *document*; else raise *unknown*."""
+        stored = await self._existing(path)
+        desired = {name: value for name, value in document.items() if name != "status"}
+        written = documents.without_metadata(desired, documents.SERVERS_OWN)
+        if stored is None or documents.view(written, documents.parse(stored.value)) != written:
+            raise unknown
+        return stored
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        document: object,
+        manager: str,
+        content_type: str = "application/json",
+        *,
+        safe: bool = False,
+        **query: str,
+    ) -> bytes:
+        """Send *document* and return the response body; *safe* permits retries."""
+        reply = await self._wire.call(
+            method,
+            path,
+            query={"fieldManager": manager, **query},
+            body=documents.render(document),
+            content_type=content_type,
+            accept=self._decoder.accept,
+            safe=safe,
+        )
+        return reply.body
+
     async def _write(self, method: str, path: str, object_path: str, document: Document) -> Stored:
         """Send the document to *path*; read a lost response back from *object_path*."""
         try:
-            response = await self._exchange.send(method, path, document, manager=MANAGER)
+            return self._decoder.sent(await self._send(method, path, document, MANAGER))
         except StoreTimeoutError as unknown:
-            return await self._exchange.read_back(object_path, document, unknown)
-        return self._decoder.sent(response)
+            return await self._read_back(object_path, document, unknown)
 
     async def _delete(self, path: str, key: str, revision: int, uid: str) -> int:
         preconditions = {"resourceVersion": str(revision), **({"uid": uid} if uid else {})}
@@ -225,7 +277,7 @@ class KubeStore:
         except NotFoundError as error:
             raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from error
         except StoreTimeoutError:
-            stored = await self._exchange.find(path)
+            stored = await self._existing(path)
             if stored is not None and not self.kind.metadata(stored.value).deletion_timestamp:
                 raise
             return revision
@@ -233,3 +285,83 @@ class KubeStore:
         metadata = documents.metadata_of(documents.parse(reply.body))
         waits = metadata.get("finalizers") and metadata.get("resourceVersion") == str(revision)
         return revision - 1 if waits else revision
+
+    # ---- server-side apply
+
+    async def _create(self, path: str, document: Document, manager: str) -> Stored:
+        if self._creates_with_revision:
+            marked = _with_metadata(document, resourceVersion=NO_REVISION)
+            try:
+                # without force, a conflict of fields would hide the conflict of the revision
+                return self._decoder.sent(await self._patch(path, marked, manager, force=True))
+            except ConflictError:
+                pass  # it exists, unless it was deleted since
+            except StoreError as rejected:
+                if REVISION_REJECTED not in str(rejected):
+                    raise
+                self._creates_with_revision = False
+        if await self._existing(path) is not None:
+            raise ConflictError(f"{path} exists")
+        return self._decoder.sent(await self._patch(path, document, manager))
+
+    async def _change(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
+        """Apply to the object with the document's uid, and to no other object."""
+        try:
+            return await self._update(path, document, manager, force=force)
+        except InvalidObjectError as invalid:
+            uid = documents.metadata_of(document)["uid"]
+            stored = await self._existing(path)
+            live = None if stored is None else documents.parse(stored.value)
+            if live is None or documents.metadata_of(live).get("uid") != uid:
+                # the server reports another uid as an invalid change of an immutable field
+                raise ConflictError(f"{path} is another object than {uid}") from invalid
+            with_address = _with_allocated_address(document, live)
+            if with_address is None:
+                raise
+            return await self._update(path, with_address, manager, force=force)
+
+    async def _update(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
+        """Apply, take over the fields of former managers of the same family, and apply again."""
+        try:
+            response = await self._patch(path, document, manager, force=force, safe=True)
+        except FieldConflictError as conflict:
+            if not all(same_family(manager, other_manager) for other_manager in conflict.managers):
+                raise
+            response = await self._read_metadata(path)
+        if patch := takeover(response, manager):
+            await self._send("PATCH", path, patch, manager, JSON_PATCH)
+            response = await self._patch(path, document, manager, force=force, safe=True)
+        return self._decoder.sent(response)
+
+    async def _patch(
+        self,
+        path: str,
+        document: Document,
+        manager: str,
+        *,
+        force: bool = False,
+        safe: bool = False,
+    ) -> bytes:
+        """Send the apply and return the response body, which includes `managedFields`."""
+        query = {"force": "true"} if force else {}
+        return await self._send("PATCH", path, document, manager, APPLY_PATCH, safe=safe, **query)
+
+
+def _with_metadata(document: Document, **metadata: str) -> Document:
+    return {**document, "metadata": {**documents.metadata_of(document), **metadata}}
+
+
+def _with_allocated_address(document: Document, live: Document) -> Document | None:
+    """Return a Service's manifest with the live address instead of an empty `clusterIP`.
+
+    Returns None for any other manifest. At a creation, an empty `clusterIP` makes the server
+    allocate an address. Older servers reject it in later applies, because an address can't be
+    unset.
+    """
+    spec, live_spec = document.get("spec"), live.get("spec")
+    if not (document.get("kind") == "Service" and isinstance(spec, dict)):
+        return None
+    address = live_spec.get("clusterIP") if isinstance(live_spec, dict) else None
+    if spec.get("clusterIP") != "" or not address:
+        return None
+    return {**document, "spec": {**spec, "clusterIP": address}}

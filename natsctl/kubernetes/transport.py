@@ -84,9 +84,7 @@ class Wire(Protocol):
         accept: str = "application/json",
         safe: bool | None = None,
         timeout_s: float | None = None,
-    ) -> Reply:
-        """See `Transport.call`."""
-        ...
+    ) -> Reply: ...
 
     def stream(
         self,
@@ -95,9 +93,7 @@ class Wire(Protocol):
         query: Mapping[str, str],
         accept: str = "application/json",
         silence_s: float,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """See `Transport.stream`."""
-        ...
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
 
 async def read_lines(
@@ -330,7 +326,6 @@ class Transport:
             ) from error
 
     async def _attempt(self, request: _Request, access: Access) -> Outcome:
-        """Send the request once, within a span if spans are recorded."""
         if not records_spans():
             return await self._send(request, access)
         info = partial(getattr, request, "info")
@@ -387,7 +382,6 @@ class Transport:
         return _Failure(store_error, retry=retry, renew_access=failure.certificate)
 
     def _log_warnings(self, header: str) -> None:
-        """Log the texts of a response's `Warning` headers that were not logged before."""
         for text in warning_texts(header):
             if text not in self._warned:
                 log.warning("server sent a warning", warning=text)

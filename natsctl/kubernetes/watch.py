@@ -104,7 +104,6 @@ class Incarnation:
         return f"{self._server}#{self._restores}" if self._restores else self._server
 
     def saw(self, revision: int) -> None:
-        """Record that *revision* was seen."""
         self._highest = max(self._highest, revision)
 
     def detect_restore(self, revision: int) -> bool:

@@ -16,7 +16,7 @@ SEAMS = {
     # algorithms with a suite of their own
     *("natsctl.core.workqueue", "natsctl.core.table", "natsctl.core.writes"),
     *("natsctl.core.coordination.lease", "natsctl.core.coordination.shares"),
-    *("natsctl.jetstream.watch", "natsctl.jetstream.reader", "natsctl.kubernetes.apply"),
+    *("natsctl.jetstream.watch", "natsctl.jetstream.reader"),
 }
 INNER_MAX = 106
 

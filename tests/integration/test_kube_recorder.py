@@ -9,7 +9,7 @@ import pytest
 
 from natsctl import EventType, Reference
 from natsctl.kubernetes.cluster import Kube
-from natsctl.kubernetes.recorder import NOTE_MAX_BYTES, KubeRecorder, recording
+from natsctl.kubernetes.recorder import NOTE_MAX_BYTES, KubeRecorder
 from natsctl.telemetry.outbox import BURST
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
@@ -92,7 +92,7 @@ class TestRecording:
         self, stores: Kube, shop: Reference
     ) -> None:
         wire = WatchedWire(stores.transport)
-        async with recording(wire, "apps") as recorder:
+        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
             recorder.event("shop", NORMAL, "Synced", "hi")
         assert wire.requests == []
         assert recorder.dropped == 0
@@ -140,7 +140,7 @@ class TestAggregating:
     ) -> None:
         wire = WatchedWire(stores.transport)
         wire.lose = {"POST"}
-        async with recording(wire, "apps") as recorder:
+        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
             recorder.event("shop", WARNING, "SyncFailed", "no", [shop])
             await eventually(lambda: recorder.dropped == 1)
             recorder.event("other", WARNING, "SyncFailed", "yes", [shop])
@@ -172,7 +172,7 @@ class TestLimiting:
                     self.pending -= 1
 
         wire = Counted(stores.transport)
-        async with recording(wire, "apps") as recorder:
+        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
             for number in range(30):
                 about = Reference("v1", "ConfigMap", f"c{number}", kube_namespace)
                 recorder.event("shop", NORMAL, "Synced", "hi", [about])
@@ -192,7 +192,7 @@ class TestUrgency:
                 return await super().call(method, path, **options)
 
         wire = Types(stores.transport)
-        async with recording(wire, "apps") as recorder:
+        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
             for number in range(3):
                 about = Reference("v1", "ConfigMap", f"c{number}", kube_namespace)
                 recorder.event("shop", NORMAL, "Synced", "hi", [about])

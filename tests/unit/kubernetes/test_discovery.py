@@ -35,7 +35,7 @@ class Server:
 
 async def test_a_found_kind_is_cached_for_ttl_s() -> None:
     server = Server(v1=["Pod", "Secret"])
-    discovery = Discovery(server, ttl_s=600)  # type: ignore[arg-type]
+    discovery = Discovery(server)  # type: ignore[arg-type]
     await discovery.find("v1", "Pod")
     await discovery.find("v1", "Secret")
     assert server.lookups == 1
@@ -53,18 +53,6 @@ async def test_a_missing_kind_is_looked_up_each_time() -> None:
     assert server.lookups == 3
     server.kinds["v1"].append("Rollout")
     assert (await discovery.find("v1", "Rollout")).plural == "rollouts"
-
-
-async def test_a_missing_kind_is_cached_for_miss_ttl_s() -> None:
-    server = Server(v1=["Pod"])
-    discovery = Discovery(server, miss_ttl_s=60)  # type: ignore[arg-type]
-    for _ in range(3):
-        with pytest.raises(StoreMissingError):
-            await discovery.find("v1", "Rollout")
-    assert server.lookups == 1
-    await asyncio.sleep(60)
-    server.kinds["v1"].append("Rollout")
-    await discovery.find("v1", "Rollout")
 
 
 async def test_concurrent_lookups_share_one_request() -> None:

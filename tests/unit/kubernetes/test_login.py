@@ -138,7 +138,7 @@ def test_a_server_and_a_token_need_no_file(home: Path) -> None:
         ("{", "is not valid YAML"),
         ("- s3cret", "is invalid"),
         ({"users": "s3cret"}, "is invalid.*users"),
-        ({"users": [{"name": "a", "user": {"token": ["s3cret"]}}]}, r"users\[0\]\.user\.token"),
+        (config("one", current="one", token=["s3cret"]), r"user 'one' is invalid.*\.token"),
         (config("one", token="s3cret"), "no current context: choose one of one"),
         (config("one", current="two", token="s3cret"), "no context 'two'; known are one"),
         (
