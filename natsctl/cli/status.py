@@ -313,8 +313,9 @@ def _paused(key: Description) -> list[str]:
 
 def _member(key: Description) -> str:
     share = "" if key.share is None else f"share {key.share}, "
-    if key.leaving:
-        return f"{share}{key.member} gives it up when its syncs have ended"
+    if key.leaving_s:
+        since = duration(key.leaving_s)
+        return f"{share}{key.member} gives it up when its syncs have ended, for {since} now"
     if key.here:
         return f"{share}{key.member}, which is this one"
     if key.member:

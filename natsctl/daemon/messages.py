@@ -176,7 +176,8 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
             if no daemon is known to sync the key.
         here: whether the answering daemon syncs the key.
         share: the share of the key if the controller is sharded.
-        leaving: whether the answering daemon gives this share up when its syncs have ended.
+        leaving_s: for how long the answering daemon has been giving this share up, which it does
+            when its syncs have ended; 0 if it keeps it.
         planned: what a daemon that only plans would do; None from any other daemon.
     """
 
@@ -185,7 +186,7 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     events: list[KeyEvent] = msgspec.field(default_factory=list)
     events_error: str = ""
     share: int | None = None
-    leaving: bool = False
+    leaving_s: float = 0.0
     member: str = ""
     here: bool = True
     planned: KeyPlan | None = None

@@ -282,8 +282,8 @@ class ControllerEndpoints:
         )
         if self._shard is not None:
             member, here = self._shard.whose(key) or "", runtime.holds(key)
-            share, leaving = self._shard.share_of(key)
-            answer = replace(answer, member=member, here=here, share=share, leaving=leaving)
+            share, leaving_s = self._shard.share_of(key)
+            answer = replace(answer, member=member, here=here, share=share, leaving_s=leaving_s)
         try:
             recorded = await events_of(self._connection, answer.controller, key)
         except NatsctlError as error:

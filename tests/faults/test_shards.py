@@ -1,6 +1,7 @@
 """Sharding survives processes that join, leave, crash, pause or lose their connection."""
 
 import asyncio
+import json
 import math
 import re
 import signal
@@ -11,8 +12,10 @@ from pathlib import Path
 from zlib import crc32
 
 from natsctl.core.coordination.lease import record_in, record_key
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.clients.console_client import console_on
 from tests.support.clients.nats_admin import Admin, NoMessage
-from tests.support.controllers.sync_log import TURNS
+from tests.support.controllers.sync_log import STEPS, TURNS
 from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import no_consumers
 from tests.support.faults.process_group import Member, ProcessGroup, processes
@@ -91,6 +94,48 @@ async def test_a_deleted_lease_bucket_is_recreated_and_members_join_again(
                 within_s=WITHIN_S,
             )
         await wait_until_shared(group, KEYS)
+
+
+async def test_people_see_who_gives_up_shares_and_since_when(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    natsctl = Natsctl(tmp_path, nats_server.url)
+    async with (
+        processes(1, nats_server, tmp_path, ttl_s=TTL_S, options=SHARD, keys=KEYS) as group,
+        console_on(nats_server.url) as console,
+    ):
+        key = min(KEYS, key=lambda key: crc32(key.encode()) % SHARES)  # of those that go first
+        group.book.held.write_text(key)
+        await eventually(lambda: steps_of(group, key)[-2 * STEPS :] == ["step"] * 2 * STEPS)
+        await group.join()
+
+        async def texts() -> list[str]:
+            shown = await natsctl("status", "-o", "wide")
+            described = await natsctl("describe", f"{TURNS}/{key}")
+            return [shown.out, described.out, json.dumps(await console.read("home"))]
+
+        async def seconds(above: int = -1) -> list[int]:
+            """Return for how long the share is given up, as each surface shows it."""
+            shown = await texts()
+            found = [re.search(r"(?:gives up 1 for|ended, for) (\d+) ?s", text) for text in shown]
+            durations = [int(match[1]) for match in found if match]
+            assert len(durations) == len(shown), shown
+            assert min(durations) > above
+            return durations
+
+        first = await eventually(seconds)
+        await eventually(lambda: seconds(above=max(first)))
+        group.book.held.write_text("")
+
+        async def over() -> bool:
+            return all("gives" not in text for text in await texts())
+
+        await eventually(over, within_s=WITHIN_S)
+        await wait_until_shared(group, KEYS)
+
+
+def steps_of(group: ProcessGroup, key: str) -> list[str]:
+    return [record.what for record in group.book.records() if record.key == key]
 
 
 async def test_a_rebalance_syncs_only_the_keys_that_move(

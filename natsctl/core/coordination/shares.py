@@ -493,7 +493,7 @@ class Participation:
             epoch=leadership.epoch if works else None,
             shares={session: mask.bit_count() for session, mask in shares.masks.items()},
             draining=shares.giving.bit_count(),
-            draining_s=self._clock() - self._draining_since if shares.giving else 0.0,
+            draining_s=self._draining_s if shares.giving else 0.0,
             moving=bool(shares.giving or free or shares.damaged),
             known=self._known,
             trouble=self._refused or self._error,
@@ -507,10 +507,14 @@ class Participation:
         masks = self._shares.masks.items() if self._shares.good else ()
         return next((session for session, mask in masks if mask >> share & 1), None)
 
-    def share_of(self, key: str) -> tuple[int, bool]:
-        """Return the share of a key, and whether this process gives it up."""
+    def share_of(self, key: str) -> tuple[int, float]:
+        """Return the share of a key, and for how many seconds this process gives it up."""
         share = self.leadership.share_of(key)
-        return share, bool(self._shares.giving >> share & 1)
+        return share, self._draining_s if self._shares.giving >> share & 1 else 0.0
+
+    @property
+    def _draining_s(self) -> float:
+        return self._clock() - self._draining_since
 
     async def during(self, work: Work, synced: asyncio.Event) -> None:
         """Call *work*, whose loops run in terms only, and take part until it has ended.
@@ -625,7 +629,7 @@ class Participation:
         self._changed.clear()
         self._grant(now)
         self._send(group, now)
-        self._report(now)
+        self._report()
         lease, later = self._shares.lease, (at for at in self._not_before.values() if at > now)
         due_s = min(lease.step_down_at, self._shares.due_at(now), *later) - now
         await happens(self._changed, within_s=max(min(due_s, RETRY * lease.ttl_s), PAUSE_S))
@@ -757,9 +761,9 @@ class Participation:
 
     # ---- what people see
 
-    def _report(self, now: float) -> None:
+    def _report(self) -> None:
         """Log once what this process does, or why it doesn't."""
-        shares, leadership, since = self._shares, self.leadership, self._draining_since
+        shares, leadership = self._shares, self.leadership
         self._refused = shares.refused()
         if self._refused:
             self._log(log.error, "this process does not take part", error=self._refused)
@@ -768,9 +772,9 @@ class Participation:
                 self._log(log.info, "standing by", reason=shares.waits_for())
         elif not leadership.shared:
             self._log(log.info, "leading", epoch=leadership.epoch)
-        elif shares.giving and now - since > SLOW_S:
+        elif shares.giving and self._draining_s > SLOW_S:
             late = "shares for another process are still worked on"
-            self._log(log.warning, late, since, shares=shares.giving.bit_count())
+            self._log(log.warning, late, self._draining_since, shares=shares.giving.bit_count())
         elif not self.state().moving:
             members, mine = len(shares.masks), leadership.mask.bit_count()
             self._log(log.info, "sharing keys", members=members, shares=mine)

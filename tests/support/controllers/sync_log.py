@@ -12,6 +12,9 @@ TURNS = "turns"
 RECORDS = "TURNS_RECORDS"
 """The environment variable with the path of the file."""
 
+HELD = ".held"
+"""The end of the path of a file beside that one: the keys in it are synced until they leave it."""
+
 AGAIN = "TURNS_AGAIN_S"
 """The environment variable with the seconds until a key is synced again."""
 
@@ -40,6 +43,7 @@ class Turns(Controller):
     async def start(self) -> None:
         # O_APPEND writes each record as a whole, so the file has the order of the steps
         self.file = os.open(os.environ[RECORDS], os.O_WRONLY | os.O_APPEND)
+        self.held = Path(os.environ[RECORDS] + HELD)
 
     async def sync_handler(self, key: str) -> float | None:
         if self.turns.get(key) is None:
@@ -47,6 +51,9 @@ class Turns(Controller):
         self.record("begin", key)
         try:
             for _ in range(STEPS):
+                await asyncio.sleep(PAUSE_S)
+                self.record("step", key)
+            while key in self.held.read_text().split():
                 await asyncio.sleep(PAUSE_S)
                 self.record("step", key)
             await self.turns.update_status(key, {"pid": os.getpid()})
@@ -70,7 +77,9 @@ class Book:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.held = Path(f"{path}{HELD}")
         path.touch()
+        self.held.touch()
         self._records: list[Record] = []
         self._read_bytes = 0
 

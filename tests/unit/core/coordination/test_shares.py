@@ -1,9 +1,11 @@
 """Who has which shares: the rules one by one, and processes in virtual time that follow them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from natsctl.core.coordination.lease import (
     record_key,
 )
 from natsctl.core.coordination.shares import Participation, Shares
-from natsctl.core.coordination.term import SHARES, keys_in
+from natsctl.core.coordination.term import SHARES, Leadership, keys_in
 from natsctl.errors import ConflictError
 from natsctl.model.kinds import kv
 from natsctl.testing import MemoryStores
@@ -282,6 +284,28 @@ def test_keys_are_spread_evenly_over_the_shares() -> None:
     assert 4_800 < held < 5_200
     assert keys_in(EVERY)("a")
     assert not keys_in(0)("a")
+
+
+def calls_of(function: Callable[[str], object]) -> list[str]:
+    """Return the names of the functions that are called to look up a key."""
+    calls = []
+
+    def note(frame: FrameType, event: str, called: Any) -> None:
+        if event in {"call", "c_call"}:
+            calls.append(frame.f_code.co_name if event == "call" else called.__name__)
+
+    sys.setprofile(note)
+    function("shop-1")
+    sys.setprofile(None)
+    return calls[:-1]  # without the end of the measurement
+
+
+def test_a_look_up_of_a_keys_owner_is_one_checksum() -> None:
+    leadership = Leadership("apps", lambda: 0.0, SHARES)
+    leadership.begin(1, until=1.0, mask=HALF)
+    assert calls_of(keys_in(HALF)) == ["<lambda>", "encode", "crc32"]
+    assert calls_of(leadership.keeps) == ["keeps", "encode", "crc32"]
+    assert calls_of(keys_in(EVERY)) == ["every_key"]
 
 
 # ---- processes
