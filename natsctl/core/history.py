@@ -1,6 +1,6 @@
-"""Keeps the history of a controller's syncs: in the journal, as events, and as recordings.
+"""Keeps the history of a controller's syncs: the last ones, as events, and as recordings.
 
-The journal has the last syncs of this process. Events are read by later processes, which continue
+Events are read by later processes, which continue
 the count of a key's failures. A recording has all that a sync has read and written.
 """
 
@@ -49,81 +49,26 @@ class HandlerFailures:
 
     def failed(self, event: str, error: BaseException, failures: int, /, **fields: object) -> None:
         """Log the *event* of a failure with its *fields*; it's number *failures* in a row."""
-        error_class = classify(error)
-        if error_class.failed:
-            is_traced = error_class is ErrorClass.UNEXPECTED and self._is_new(error)
-            trace = (type(error), error, user_traceback(error)) if is_traced else None
-            repeats = {"failures": failures} if failures > 1 else {}
-            logged: dict[str, Any] = {**fields, **repeats, "error": error_text(error)}
-            with Secrets(secrets_of(error)):  # the traceback is written meanwhile
-                self._logger.log(self._level, event, exc_info=trace, **logged)
-
-    def _is_new(self, error: BaseException) -> bool:
-        now = asyncio.get_running_loop().time()
-        frame = next(reversed(list(traceback.walk_tb(error.__traceback__))), None)
-        line = None if frame is None else (frame[0].f_code.co_filename, frame[1])
-        if now - self._shown.get((type(error), line), -TRACEBACK_S) < TRACEBACK_S:
-            return False
-        self._shown.pop((type(error), line), None)
-        self._shown[type(error), line] = now
-        if len(self._shown) > ERRORS_MAX:
-            self._shown.popitem(last=False)
-        return True
+        error_class, trace = classify(error), None
+        if not error_class.failed:
+            return
+        if error_class is ErrorClass.UNEXPECTED:
+            now, shown = asyncio.get_running_loop().time(), self._shown
+            frame = next(reversed(list(traceback.walk_tb(error.__traceback__))), None)
+            line = None if frame is None else (frame[0].f_code.co_filename, frame[1])
+            if now - shown.get((type(error), line), -TRACEBACK_S) >= TRACEBACK_S:
+                trace = (type(error), error, user_traceback(error))
+                shown.pop((type(error), line), None)
+                shown[type(error), line] = now
+                if len(shown) > ERRORS_MAX:
+                    shown.popitem(last=False)
+        repeats = {"failures": failures} if failures > 1 else {}
+        logged: dict[str, Any] = {**fields, **repeats, "error": error_text(error)}
+        with Secrets(secrets_of(error)):  # the traceback is written meanwhile
+            self._logger.log(self._level, event, exc_info=trace, **logged)
 
 
 KEYS_MAX = 10_000
-
-
-class Journal:
-    """Remembers the last `RECORDS_MAX` syncs of at least the `KEYS_MAX` keys that were synced last.
-
-    The last sync of a key that fails is remembered with its failure. A key fails until a sync
-    succeeds: one that only asks for a delay does not end that.
-
-    The keys are in two tables. When the one in use is full, it replaces the other one: that takes
-    less time for each sync than a single table in the order of the syncs.
-    """
-
-    def __init__(self, failing: FailingKeys | None = None) -> None:
-        self.syncs = 0
-        self.failures = 0
-        self.failing = FailingKeys("") if failing is None else failing
-        self._newer: dict[str, tuple[Facts, ...]] = {}
-        self._older: dict[str, tuple[Facts, ...]] = {}
-
-    def add(self, key: str, sync: Facts, *, delayed: bool = False, handler: str = "") -> None:
-        """Record a sync; *delayed* if it raised `RetryAfter` or was cancelled.
-
-        If several handlers get the key, a success ends only a failure of the same *handler*.
-        """
-        self.syncs += 1
-        error = sync[4]
-        if error and not delayed:
-            self.failures += 1
-            self.failing.failed(key, sync, handler)
-        elif self.failing.keys and not delayed:
-            self.failing.recovered(key, handler)
-        newer = self._newer
-        before = newer.get(key) or self._older.pop(key, None)
-        if before is not None:
-            newer[key] = (*before[1 - RECORDS_MAX :], sync)
-        else:
-            newer[key] = (sync,)
-        if len(newer) >= KEYS_MAX:
-            self._older, self._newer = newer, {}
-
-    def last_syncs(self, key: str) -> list[SyncRecord]:
-        syncs = self._newer.get(key) or self._older.get(key)
-        if syncs is None:
-            failed = self.failing.keys.get(key)
-            syncs = () if failed is None or failed.sync is None else (failed.sync,)
-        return [SyncRecord(it[0], datetime.fromtimestamp(it[1], UTC), *it[2:]) for it in syncs]
-
-    def failing_since(self, key: str) -> datetime | None:
-        """Return since when the key fails; None if it does not."""
-        state = self.failing.keys.get(key)
-        failure = None if state is None else state.failure
-        return None if failure is None else datetime.fromtimestamp(failure.since_s, UTC)
 
 
 log = get_logger(__name__)
@@ -149,6 +94,12 @@ Around = Callable[[str, Sequence[Step]], Iterable[ReadStep]]
 class SyncHistory:
     """The history of one controller's syncs.
 
+    It remembers the last `RECORDS_MAX` syncs of at least the `KEYS_MAX` keys that were synced last,
+    in two tables. When the one in use is full, it replaces the other one: that takes less time for
+    each sync than a single table in the order of the syncs. The last sync of a key that fails is
+    remembered with its failure. A key fails until a sync succeeds: one that only asks for a delay
+    does not end that.
+
     `recorders` record the events, and `recorder` keeps recordings; both are set once the
     controller runs. A controller that reports its syncs to people by other events sets `reported`:
     the events of this history are then recorded only where they can be read again.
@@ -167,7 +118,11 @@ class SyncHistory:
         failing: FailingKeys | None = None,
     ) -> None:
         self.controller = controller
-        self.journal = Journal(failing)
+        self.syncs = 0
+        self.failures = 0
+        self.failing = FailingKeys("") if failing is None else failing
+        self._newer: dict[str, tuple[Facts, ...]] = {}
+        self._older: dict[str, tuple[Facts, ...]] = {}
         self.recorders: Sequence[Recorder] = ()
         self.recorder: Recordings | None = None
         self.regarding: Callable[[str], Sequence[Reference]] = lambda _: ()
@@ -239,7 +194,7 @@ class SyncHistory:
             message = next(message for happened, message in messages if happened)
             text = run.named(message % key)
             self._event_of(run, EventType.NORMAL, REASON_SYNCED, text, now, regarding=run.touched)
-        self.journal.add(key, _facts(run, now), handler=run.handler)
+        self._add(key, _facts(run, now), run.handler)
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
             self._keep_recording(run, recorder, now, after_s=after_s)
@@ -265,9 +220,9 @@ class SyncHistory:
             self._keep_recording(run, recorder, now, error, failures=failures)
         if delayed or not isinstance(error, Exception):  # cancelled, which says nothing about it
             text = "" if delayed else text
-            self.journal.add(key, _facts(run, now, text), delayed=True, handler=run.handler)
+            self._add(key, _facts(run, now, text), run.handler, delayed=True)
             return
-        self.journal.add(key, _facts(run, now, text), handler=run.handler)
+        self._add(key, _facts(run, now, text), run.handler)
         if log_failure:
             fields = {"controller": self.controller, "key": key}
             self._failures.failed(self._failed, error, failures, **fields)
@@ -297,6 +252,40 @@ class SyncHistory:
             handler=run.handler,
         )
         self.event(run.key, type, reason, message, note=note, regarding=regarding)
+
+    def _add(self, key: str, sync: Facts, handler: str, *, delayed: bool = False) -> None:
+        """Record a sync; *delayed* if it raised `RetryAfter` or was cancelled.
+
+        If several handlers get the key, a success ends only a failure of the same *handler*.
+        """
+        self.syncs += 1
+        error = sync[4]
+        if error and not delayed:
+            self.failures += 1
+            self.failing.failed(key, sync, handler)
+        elif self.failing.keys and not delayed:
+            self.failing.recovered(key, handler)
+        newer = self._newer
+        before = newer.get(key) or self._older.pop(key, None)
+        if before is not None:
+            newer[key] = (*before[1 - RECORDS_MAX :], sync)
+        else:
+            newer[key] = (sync,)
+        if len(newer) >= KEYS_MAX:
+            self._older, self._newer = newer, {}
+
+    def last_syncs(self, key: str) -> list[SyncRecord]:
+        syncs = self._newer.get(key) or self._older.get(key)
+        if syncs is None:
+            failed = self.failing.keys.get(key)
+            syncs = () if failed is None or failed.sync is None else (failed.sync,)
+        return [SyncRecord(it[0], datetime.fromtimestamp(it[1], UTC), *it[2:]) for it in syncs]
+
+    def failing_since(self, key: str) -> datetime | None:
+        """Return since when the key fails; None if it does not."""
+        state = self.failing.keys.get(key)
+        failure = None if state is None else state.failure
+        return None if failure is None else datetime.fromtimestamp(failure.since_s, UTC)
 
     async def recall(
         self, key: str, error: BaseException, queue: WorkQueue[K], entry: K, handler: str = ""

@@ -79,7 +79,6 @@ class Host:
         self.queues = queues
         self.pausing = Pausing(name)
         self.history = SyncHistory(name, failed=failed, failing=self.pausing.failing)
-        self.journal = self.history.journal
         self.synced = asyncio.Event()  # every table is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
@@ -143,7 +142,7 @@ class Host:
                 pass
             tables = [informer.table for informer in self.primaries]
             await self.pausing.listed.wait()
-            self.journal.failing.keep_only(lambda key: any(key in table for table in tables))
+            self.history.failing.keep_only(lambda key: any(key in table for table in tables))
             self.synced.set()
             if self.primaries:
                 count = sum(len(informer.table) for informer in self.primaries)

@@ -194,7 +194,7 @@ class Informer(Generic[T]):
                             raise
                         log.warning("watch broke", kind=kind.name, error=error)
                         if self._lists_are_costly and not isinstance(error, StoreMissingError):
-                            limit_s, jitter = RELIST_MAX_S, _down_to_half
+                            limit_s, jitter = RELIST_MAX_S, lambda: random.uniform(-0.5, 0.0)  # noqa: S311 - spreads load, keeps no secret
                 failures = 1 if clock() - started > HEALTHY_S else failures + 1
                 self.restarts += not self.absent
                 await asyncio.sleep(
@@ -346,17 +346,15 @@ async def catch_up(informers: Iterable[Informer[Any]]) -> None:
 _initial = attrgetter("initial")
 
 
-def _down_to_half() -> float:
-    return random.uniform(-0.5, 0.0)  # noqa: S311 - spreads load, keeps no secret
-
-
 SINGLE_MAX = 2_000  # more values are read by one list of the store instead of one by one
 READS_MAX = 32  # values that are read at once
 
 Wanted = Callable[[str], bool]
 
 
-async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
+async def read_values(  # noqa: C901 - one straight line
+    informer: Informer[Any], wanted: Wanted
+) -> None:
     """Return when the table has the value of every *wanted* object that it contains.
 
     The values come from the leader of the store. A value is used only if its revision is the cached
@@ -372,7 +370,14 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
             await informer.fill((await store.get(key),))
 
     while True:
-        missing = await _some_missing(table, wanted)
+        missing, slices = dict[str, None](), Slices()
+        for key in table.missing(wanted):
+            if key is not None:
+                missing[key] = None
+            if len(missing) > SINGLE_MAX:
+                break
+            if slices.is_over():
+                await slices.pause()
         if not missing:
             return
         attempts += 1
@@ -389,19 +394,6 @@ async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
                         await informer.fill(states)
         except StoreError as error:
             log.warning("cannot read values yet", kind=table.kind.name, error=error)
-
-
-async def _some_missing(table: Table[Any], wanted: Wanted) -> dict[str, None]:
-    """Return the keys without a value, or of more than `SINGLE_MAX` only some more than that."""
-    missing, slices = dict[str, None](), Slices()
-    for key in table.missing(wanted):
-        if key is not None:
-            missing[key] = None
-        if len(missing) > SINGLE_MAX:
-            break
-        if slices.is_over():
-            await slices.pause()
-    return missing
 
 
 async def deleted_keys(store: Store, wanted: Wanted) -> list[str]:

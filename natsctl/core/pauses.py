@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from natsctl.core.environment import environment
 from natsctl.core.failing import FailingKeys
@@ -47,20 +47,62 @@ OnResumed = Callable[[str, Pause, bool], None]
 """Called with a key, the pause that is over, and whether a sync was held back."""
 
 
-class Clock:
-    """The time of day, which never runs behind the clock of the event loop."""
+class Pauses(dict[str, Pause]):
+    """The pauses by key, each until it ends.
 
-    def __init__(self) -> None:
+    *on_change* is called with a key, its pause before and after, and whether to *notify* people.
+    """
+
+    def __init__(self, on_change: Callable[[str, Pause | None, Pause | None, bool], None]) -> None:
+        super().__init__()
+        self._on_change = on_change
+        self._timer: asyncio.TimerHandle | None = None
         self._first: tuple[float, datetime] | None = None  # both clocks at the first read
 
-    def left_s(self, pause: Pause) -> float:
-        """Return the seconds until the pause ends; infinity if it has no end."""
+    def put(self, key: str, pause: Pause | None, *, notify: bool) -> None:
+        """Set the key's pause, unless it has ended, or remove it."""
+        before, left_s = self.get(key), 0.0 if pause is None else self._left_s(pause)
+        if pause is not None and left_s > 0:
+            self[key] = pause
+            if left_s < math.inf:
+                self._wait(left_s)
+            if before != pause:
+                self._on_change(key, before, pause, notify)
+        elif before is not None:
+            del self[key]
+            self._on_change(key, before, None, notify)
+
+    def close(self) -> None:
+        """End no more pauses by themselves."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _left_s(self, pause: Pause) -> float:
+        """Return the seconds until the pause ends; infinity if it has no end.
+
+        The time of day never runs behind the clock of the event loop.
+        """
         if pause.ends is None:
             return math.inf
         loop_s, time = asyncio.get_running_loop().time(), datetime.now(UTC)
         first_s, first = self._first = self._first or (loop_s, time)
         now = max(time, first + timedelta(seconds=loop_s - first_s))
         return (pause.ends - now).total_seconds()
+
+    def _wait(self, left_s: float) -> None:
+        """Look for ended pauses after *left_s* seconds, unless that happens sooner."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + min(left_s, RECHECK_S)
+        if self._timer is None or self._timer.when() > due:
+            self.close()
+            self._timer = loop.call_at(due, self._end)
+
+    def _end(self) -> None:
+        self._timer = None
+        for key, pause in tuple(self.items()):
+            if pause.until:
+                self.put(key, pause, notify=True)
 
 
 class PausedKeys:
@@ -73,7 +115,7 @@ class PausedKeys:
         *,
         holds: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self.pauses: dict[str, Pause] = {}  # by paused key, also of deleted objects
+        self.pauses = Pauses(self._changed)  # also of deleted objects
         crashes = CrashRecords("", ClaimedKeys()) if crashes is None else crashes
         self.quarantine = Quarantine(crashes, queue, holds)
         self.queue = queue
@@ -82,8 +124,6 @@ class PausedKeys:
         self._outlast = False  # whether pauses outlast the objects
         self._on_paused: list[OnPaused] = []
         self._on_resumed: list[OnResumed] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._clock = Clock()
 
     def __len__(self) -> int:
         return sum(map(self._holds, self.pauses))
@@ -102,11 +142,6 @@ class PausedKeys:
         self._on_resumed.append(on_resumed)
         if on_paused is not None:
             self._on_paused.append(on_paused)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     # ---- the decision
 
@@ -142,9 +177,9 @@ class PausedKeys:
             self.quarantine.check_one(key)
         if after is not None:
             pause = None if change.kind.plain else pause_in(after.value)
-            self._set(key, pause, notify=not change.initial or change.before is not None)
+            self.pauses.put(key, pause, notify=not change.initial or change.before is not None)
         elif not self._outlast or (change.purged and change.before is None):
-            self._set(key, None, notify=True)
+            self.pauses.put(key, None, notify=True)
 
     async def recall(self, key: str, store: Store) -> bool:
         """Return whether a deleted key is paused: its last state in the *store*'s history decides.
@@ -155,7 +190,7 @@ class PausedKeys:
             return key in self.pauses
         states = [state for state in await store.history(key) if isinstance(state, Stored)]
         if states and not any(key in informer.table for informer in self._informers):
-            self._set(key, pause_in(states[-1].value), notify=False)
+            self.pauses.put(key, pause_in(states[-1].value), notify=False)
         return key in self.pauses
 
     def forget_unread(self) -> None:
@@ -183,36 +218,14 @@ class PausedKeys:
         self.queue.tidy(key)
         return True
 
-    def _set(self, key: str, pause: Pause | None, *, notify: bool) -> None:
-        before = self.pauses.get(key)
-        left_s = 0.0 if pause is None else self._clock.left_s(pause)
-        if pause is not None and left_s > 0:
-            self.pauses[key] = pause
-            if left_s < math.inf:
-                self._wait(left_s)
-            if before != pause and notify:
-                for on_paused in self._on_paused:
-                    on_paused(key, pause)
-        elif before is not None:
-            del self.pauses[key]
+    def _changed(self, key: str, before: Pause | None, after: Pause | None, notify: bool) -> None:  # noqa: FBT001 - see `Pauses`
+        if after is None:
             pending = self._answer(key)
             for on_resumed in self._on_resumed:
-                on_resumed(key, before, pending)
-
-    def _wait(self, left_s: float) -> None:
-        """Look for ended pauses after *left_s* seconds, unless that happens sooner."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + min(max(left_s, 0.0), RECHECK_S)
-        if self._timer is not None:
-            if self._timer.when() <= due:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_at(due, self._end_pauses)
-
-    def _end_pauses(self) -> None:
-        self._timer = None
-        for key, pause in [(key, pause) for key, pause in self.pauses.items() if pause.until]:
-            self._set(key, pause, notify=True)
+                on_resumed(key, cast("Pause", before), pending)
+        elif notify:
+            for on_paused in self._on_paused:
+                on_paused(key, after)
 
 
 class Pausing:
@@ -230,13 +243,11 @@ class Pausing:
         self.listed.set()
         self._running = asyncio.Event()  # the controller is not paused
         self._running.set()
-        self._record: Pause | None = None  # of the whole controller, which may have ended
+        self._whole = Pauses(self._whole_changed)
         self._crashes = CrashRecords(controller, self.claims, self._report_death)
         self._keys: list[PausedKeys] = []
         self._holds: Callable[[str], bool] = lambda _: False
         self._event: RecordEvent = lambda *_: None
-        self._timer: asyncio.TimerHandle | None = None
-        self._clock = Clock()
 
     def keys(self, queue: WorkQueue[Any], holds: Callable[[str], bool]) -> PausedKeys:
         """Return the paused keys of one more sync loop, which syncs the keys that it *holds*."""
@@ -323,9 +334,8 @@ class Pausing:
                     await self.failing.close(store)
         finally:
             for paused in self._keys:
-                paused.close()
-            if self._timer is not None:
-                self._timer.cancel()
+                paused.pauses.close()
+            self._whole.close()
 
     async def _follow(self, informer: Informer[Any]) -> None:
         """Follow the records; without the permission, try again from time to time."""
@@ -354,32 +364,27 @@ class Pausing:
             self.failing.observe(change.key, change.after)
         elif change.key == controller_record(self.controller):
             text = None if change.after is None else change.after.value.decode(errors="replace")
-            self._record = None if text is None else parse_pause(text)
-            self._refresh(notify=not change.initial)
+            pause = None if text is None else parse_pause(text)
+            self._whole.put(WHOLE, pause, notify=not change.initial)
         else:
             self._crashes.observe(change)
 
-    def _refresh(self, *, notify: bool = True) -> None:
-        before, after = self.whole, self._record
-        left_s = 0.0 if after is None else self._clock.left_s(after)
-        if self._timer is not None:
-            self._timer.cancel()
-        if after is not None and left_s <= 0:
-            after = None
-        elif after is not None and after.until:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(min(left_s, RECHECK_S), self._refresh)
+    def _whole_changed(
+        self,
+        _key: str,
+        before: Pause | None,
+        after: Pause | None,
+        notify: bool,  # noqa: FBT001 - see `Pauses`
+    ) -> None:
         self.whole = after
         if after is None:
             self._running.set()
         else:
             self._running.clear()
-        if before == after or not notify:
-            return
-        if after is not None:
+        if notify and after is not None:
             log.warning("the controller is paused", controller=self.controller, pause=after)
             self._event(WHOLE, EventType.NORMAL, REASON_PAUSED, f"paused {after}")
-        else:
+        elif notify:
             log.info("the controller is resumed", controller=self.controller)
             self._event(WHOLE, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {before}")
 

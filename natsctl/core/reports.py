@@ -75,9 +75,9 @@ def health_of(
 ) -> Health:
     """Return the health of the keys that this process *has*, which other members do not report.
 
-    A controller that knows better than its journal which keys fail names their *errors*.
+    A controller that knows better than its history which keys fail names their *errors*.
     """
-    failing = host.journal.failing.known(has)
+    failing = host.history.failing.known(has)
     if errors is not None:
         now = time.time()
         failing = {
@@ -292,14 +292,14 @@ def explanation_of(host: Host, key: str, table: Table[Any], queue: WorkQueue[str
         quarantined=str(pausing.quarantined().get(key, "")),
         queued=queued,
         failures=queue.failures(key),
-        failing_since=host.journal.failing_since(key),
+        failing_since=host.history.failing_since(key),
         external=[
             str(annotations.get(f"{domain}/external-name", "without a name"))
             + (", adopted" if f"{domain}/external-adopted" in annotations else "")
             for domain in sorted(domains)
         ],
         conditions=[hidden(text) for text in conditions(document)],
-        syncs=host.journal.last_syncs(key),
+        syncs=host.history.last_syncs(key),
     )
 
 
@@ -319,7 +319,7 @@ def status_of(
     `health_of`.
     """
     tables = [informer.table for informer in host.primaries]
-    informers, journal = host.informers.values(), host.journal
+    informers = host.informers.values()
     health, queues = health_of(host, has, syncs, errors), host.queues().values()
     if syncs is not None and syncs.unanswered:
         oldest_s = syncs.oldest_s
@@ -346,8 +346,8 @@ def status_of(
             key: datetime.fromtimestamp(failure.since_s, UTC)
             for key, failure in health.failing.items()
         },
-        syncs=journal.syncs,
-        failures=journal.failures,
+        syncs=host.history.syncs,
+        failures=host.history.failures,
         watch_restarts=sum(informer.restarts for informer in informers),
         queue=msgspec.structs.replace(total, longest_s=max(each.longest_s for each in stats)),
         lanes=_lanes(queues, health.failing),

@@ -609,7 +609,9 @@ class Table(Generic[T]):
 
     # ---- listing
 
-    def _list(self, listing: _State[T], states: Sequence[Stored]) -> None:
+    def _list(  # noqa: C901 - one straight line
+        self, listing: _State[T], states: Sequence[Stored]
+    ) -> None:
         before, decode = self._state, self.kind.decoder
         plain = decode is not None and not (self.partial or before or before.indexes)
         valid: dict[str, Stored] = {}
@@ -622,7 +624,14 @@ class Table(Generic[T]):
                     continue
             except Exception:  # noqa: BLE001 - found again, and noted
                 valid.pop(key, None)
-            self._add(listing, stored)
+            if before.shows(stored):  # it isn't decoded again
+                self._keep_former(listing, key)
+                continue
+            try:
+                self._store(listing, stored)
+            except InvalidObjectError as error:
+                self._keep_former(listing, key)
+                listing.reject(Invalid(stored, error, before.valid.get(key)))
         if plain:
             if listing.invalid:
                 for key in valid:
@@ -631,18 +640,6 @@ class Table(Generic[T]):
         if self._markers:
             for stored in states:
                 self._markers.pop(stored.key, None)
-
-    def _add(self, listing: _State[T], stored: Stored) -> None:
-        """Add one object to a listing; one that is known isn't decoded again."""
-        key, before = stored.key, self._state
-        if not before.shows(stored):
-            try:
-                self._store(listing, stored)
-            except InvalidObjectError as error:
-                self._keep_former(listing, key)
-                listing.reject(Invalid(stored, error, before.valid.get(key)))
-        else:
-            self._keep_former(listing, key)
 
     def _keep_former(self, listing: _State[T], key: str) -> None:
         listing.remove(key)

@@ -239,7 +239,8 @@ class WorkQueue(Generic[K]):
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
         self._bucket = bucket
         self._pace = None if pace is None else pace.bucket()  # each key that is taken needs a token
-        self._shut_down = asyncio.Event()
+        self._shut_down = False
+        self._closed = asyncio.Event()
         self._takers = deque[asyncio.Future[None]]()  # workers that wait, the longest-waiting first
         self._waking = False  # whether a woken worker has not run yet
         self._adds = self._retries = 0
@@ -266,7 +267,7 @@ class WorkQueue(Generic[K]):
         *changed* means that the desired state has changed. Returns False after `shut_down`: the
         request is ignored.
         """
-        if self._shut_down.is_set():
+        if self._shut_down:
             return False
         if priority is None:
             priority = _USER if reason is None else reason.priority
@@ -305,7 +306,7 @@ class WorkQueue(Generic[K]):
 
     def offer_changed(self, offered: Sequence[tuple[K, Operation]], priority: Priority) -> None:
         """Request syncs of keys whose desired states have changed, as `offer` does for each."""
-        if self._shut_down.is_set():
+        if self._shut_down:
             return
         now, works, line = self.now(), self.works, self._lines[priority]
         changed_at = now if self.answers else None
@@ -337,7 +338,7 @@ class WorkQueue(Generic[K]):
         *add* offers the key, or leaves it out. Keys may be added to the collection and removed from
         it meanwhile, if its iteration allows that. Ignored after `shut_down`.
         """
-        if not self._shut_down.is_set():
+        if not self._shut_down:
             self._fed.append(_Fed(iter(keys), len(keys), add))
             self._refill()
             self._wake_all()
@@ -367,7 +368,7 @@ class WorkQueue(Generic[K]):
         now = self.now()
         work, trouble = self._troubled(key, now)
         trouble.failures += 1
-        if not self._shut_down.is_set():
+        if not self._shut_down:
             self._retries += 1
             delay_s = self._limiter.delay_s(trouble.failures) if after is None else after
             if self._bucket is not None:
@@ -385,7 +386,7 @@ class WorkQueue(Generic[K]):
         self._hasten(iter([*self._claimed.values(), *(timer[2] for timer in self._timers)]))
 
     def _hasten(self, works: Iterator[Work[K]]) -> None:
-        batch = () if self._shut_down.is_set() else tuple(islice(works, _BATCH))
+        batch = () if self._shut_down else tuple(islice(works, _BATCH))
         for work in batch:
             trouble = work.trouble
             if trouble and trouble.retry is not None and self.works.get(work.key) is work:
@@ -404,7 +405,7 @@ class WorkQueue(Generic[K]):
 
         Raises `QueueShutDownError` when the queue is shut down.
         """
-        while not self._shut_down.is_set():
+        while not self._shut_down:
             if self._fed:
                 self._refill()
             if not self.ready:
@@ -419,7 +420,7 @@ class WorkQueue(Generic[K]):
                 try:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(wait_s):
-                            await self.closed()
+                            await self._closed.wait()
                 except asyncio.CancelledError:
                     self._pace.give_back()
                     self._wake_one()
@@ -617,7 +618,8 @@ class WorkQueue(Generic[K]):
 
     def shut_down(self) -> None:
         """Accept no more keys, and drop those that wait or are ready; every `take` raises."""
-        self._shut_down.set()
+        self._shut_down = True
+        self._closed.set()
         self._fed.clear()
         self._timers.clear()
         self._disarm()
@@ -632,7 +634,7 @@ class WorkQueue(Generic[K]):
         self._wake_all()
 
     async def closed(self) -> None:
-        await self._shut_down.wait()
+        await self._closed.wait()
 
     # ---- what is known
 

@@ -244,8 +244,8 @@ class ControllerEndpoints:
         A sync costs nothing. If some intervals pass without a call, because the event loop is
         blocked, the first of them has the syncs of all.
         """
-        journal = None if self._hosted is None else self._hosted.host.journal
-        counts = (0, 0) if journal is None else (journal.syncs, journal.failures)
+        history = None if self._hosted is None else self._hosted.host.history
+        counts = (0, 0) if history is None else (history.syncs, history.failures)
         over = int((self._clock() - self._interval_ends) // INTERVAL_S) + 1
         self._totals.extend([counts] * min(over, INTERVALS))
         self._interval_ends += max(0, over) * INTERVAL_S

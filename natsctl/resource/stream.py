@@ -290,7 +290,7 @@ class EventStream(Generic[T]):
         self._closed = True
         self._following.close()
         self._queue.shut_down()
-        self._paused.close()
+        self._paused.pauses.close()
         self._delivered.clear()
 
     def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`

@@ -241,7 +241,9 @@ class PlanRecord:
         """Yield the objects that change, in the order of the keys that write them."""
         for _, record in sorted(self._keys.items()):
             for (_, key), write in record.writes.items():
-                before, after = shown_values(write.kind, write.before, write.after)
+                hides = _SECRET_FIELDS if _is_secret(write.kind) else ()
+                states = (_value(write.kind, value) for value in (write.before, write.after))
+                before, after = _mask_pair(*states, hides=hides)
                 if before != after:
                     yield PlannedChange(write.kind.name, key, before, after)
 
@@ -309,7 +311,15 @@ def actions_of(
     if before is None:
         yield Action(action="create", kind=kind.name, key=key, diff=differences)
         return
-    status = tuple(diff for diff in differences if not kind.plain and _in_status(diff))
+    status = (
+        ()
+        if kind.plain
+        else tuple(
+            diff
+            for diff in differences
+            if diff.path == "status" or diff.path.startswith(("status.", "status["))
+        )
+    )
     desired_differences = tuple(diff for diff in differences if diff not in status)
     if desired_differences:
         yield Action(action="update", kind=kind.name, key=key, diff=desired_differences)
@@ -333,14 +343,6 @@ def value_differences(
     return tuple(_masked(kind, diff) for diff in visible)
 
 
-def shown_values(
-    kind: Kind[Any], before: bytes | None, after: bytes | None
-) -> tuple[object, object]:
-    """Return both values as JSON values without secrets and fields that the server sets."""
-    old, new = _value(kind, before), _value(kind, after)
-    return _mask_pair(old, new, hides=_SECRET_FIELDS if _is_secret(kind) else ())
-
-
 def _value(kind: Kind[Any], value: bytes | None) -> object:
     if value is None:
         return None
@@ -353,20 +355,12 @@ def _value(kind: Kind[Any], value: bytes | None) -> object:
     untyped = kind.type is bytes and isinstance(parsed.get("metadata"), dict)
     if kind.plain and not untyped:
         return parsed
-    return _without_servers_fields(parsed)
-
-
-def _without_servers_fields(document: Document) -> Document:
-    metadata = document.get("metadata")
+    metadata = parsed.get("metadata")
     if not isinstance(metadata, dict):
-        return document
+        return parsed
     kept = {name: value for name, value in metadata.items() if name not in SERVERS_OWN}
-    other_fields = {name: value for name, value in document.items() if name != "metadata"}
+    other_fields = {name: value for name, value in parsed.items() if name != "metadata"}
     return {**other_fields, "metadata": kept} if kept else other_fields
-
-
-def _in_status(difference: Difference) -> bool:
-    return difference.path == "status" or difference.path.startswith(("status.", "status["))
 
 
 def _is_own(path: str) -> bool:
@@ -453,13 +447,15 @@ _KUBE_PORT_KEYS: Sequence[Sequence[str]] = (("containerPort", "protocol"), ("por
 
 def merge_keys_of(kind: Kind[Any]) -> MergeKeys:
     """Return the merge keys of the kind's lists; the kind's schema outranks the fixed table."""
-    fixed = _kube_merge_keys if isinstance(kind, KubeKind) else _object_merge_keys
     declared: type = kind.type
 
     def merge_keys(path: Path) -> Sequence[str]:
         known = kind.schema if isinstance(kind, KvKind) else None
         schema = schema_of(declared) if known is None else known
-        return declared_merge_keys(schema, path) or fixed(path)
+        declared_keys = declared_merge_keys(schema, path)
+        if declared_keys or isinstance(kind, KubeKind):
+            return declared_keys or _kube_merge_keys(path)
+        return ("type",) if path == ("status", "conditions") else ()
 
     return merge_keys
 
@@ -518,7 +514,3 @@ def _kube_merge_keys(path: Path) -> Sequence[str]:
     if path and path[-1] == "ports":
         return _KUBE_PORT_KEYS[0] if "containers" in path[-2:] else _KUBE_PORT_KEYS[1]
     return _KUBE_MERGE_KEYS.get(path[-1], ()) if path else ()
-
-
-def _object_merge_keys(path: Path) -> Sequence[str]:
-    return ("type",) if path == ("status", "conditions") else ()

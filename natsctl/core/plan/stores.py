@@ -188,12 +188,33 @@ class PlanningStore:
     # ---- reads
 
     async def get(self, key: str) -> Stored:
-        planned = self._overlay.entries.get(key)
-        if planned is None:
-            return await self._get_stored(key)
-        if isinstance(planned.state, Deleted):
-            raise self._not_found(planned.state)
-        return planned.state
+        state, planned = await self._current(key)
+        if isinstance(state, Stored):
+            return state
+        cause = "" if planned is None else ": the plan deletes it"
+        raise NotFoundError(
+            f"{self.kind.name} has no {key}{cause}", deleted_at=state.revision or None
+        )
+
+    async def _current(
+        self, key: str, revision: int | None = None
+    ) -> tuple[State, PlannedState | None]:
+        """Return the state of the object, planned or stored, and its planned state.
+
+        An object that isn't stored is deleted, at revision 0 without a delete marker. Raises
+        `ConflictError` if the state isn't of the *revision*.
+        """
+        planned, state = self._overlay.entries.get(key), cast("State", Deleted(key, 0))
+        if planned is not None:
+            state = planned.state
+        elif self._stored is not None:
+            try:
+                state = await self._stored.get(key)
+            except NotFoundError as missing:
+                state = Deleted(key, missing.deleted_at or 0)
+        if revision not in {None, state.revision}:
+            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        return state, planned
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`; the planned states follow the stored ones."""
@@ -224,23 +245,16 @@ class PlanningStore:
 
     async def create(self, key: str, value: bytes) -> Stored:
         self._guard.check(self.kind)
-        planned, marker = self._overlay.entries.get(key), 0
-        if planned is None:
-            try:
-                await self._get_stored(key)
-            except NotFoundError as missing:
-                marker = missing.deleted_at or 0
-            else:
-                raise ConflictError(f"{key} of {self.kind.name} exists")
-        elif isinstance(planned.state, Stored):
+        current, planned = await self._current(key)
+        if isinstance(current, Stored):
             raise ConflictError(f"{key} of {self.kind.name} exists")
-        base = marker if planned is None else planned.base
+        base = current.revision if planned is None else planned.base
         new = await self._checked_create(key, value, base=base)
         return cast("Stored", self._plan(key, None, new, planned, base=base, fresh=True))
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         self._guard.check(self.kind)
-        current, planned = await self._expected(key, revision)
+        current, planned = await self._current(key, revision)
         base, fresh = (revision, False) if planned is None else (planned.base, planned.fresh)
         before = current.value if isinstance(current, Stored) else None
         if fresh or before is None:
@@ -253,7 +267,10 @@ class PlanningStore:
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
     ) -> int:
         self._guard.check(self.kind)
-        current, planned = await self._to_delete(key, revision, uid, purge=purge)
+        current, planned = await self._current(key, revision)
+        gone = isinstance(current, Deleted) and not (purge and current.revision)
+        if gone and revision is None:
+            await self.get(key)  # raises
         base = current.revision if planned is None else planned.base
         if planned is None or not planned.fresh:
             await self._checked(b"", lambda it: it.delete(key, revision=base, uid=uid, purge=purge))
@@ -382,57 +399,6 @@ class PlanningStore:
         if self.kind.holds(event.stored.key if isinstance(event, Applied) else event.key):
             yield event
 
-    # ---- states
-
-    async def _get_stored(self, key: str) -> Stored:
-        if self._stored is None:
-            raise NotFoundError(f"{self.kind.name} has no {key}")
-        return await self._stored.get(key)
-
-    async def _expected(self, key: str, revision: int) -> tuple[State | None, PlannedState | None]:
-        """Return the state that an update replaces; raises `ConflictError` for another revision.
-
-        It is None if a delete marker of the store has the revision.
-        """
-        planned = self._overlay.entries.get(key)
-        if planned is not None:
-            current: State | None = planned.state
-            newest = planned.state.revision
-        else:
-            try:
-                current = await self._get_stored(key)
-                newest = current.revision
-            except NotFoundError as missing:
-                current, newest = None, missing.deleted_at or 0
-        if newest != revision:
-            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
-        return current, planned
-
-    async def _to_delete(
-        self,
-        key: str,
-        revision: int | None,
-        uid: str,  # noqa: ARG002 - a revision is of one object only
-        *,
-        purge: bool,
-    ) -> tuple[State, PlannedState | None]:
-        if revision is not None:
-            current, planned = await self._expected(key, revision)
-            return Deleted(key, revision) if current is None else current, planned
-        planned = self._overlay.entries.get(key)
-        try:
-            return await self.get(key), planned
-        except NotFoundError as missing:
-            if not purge or missing.deleted_at is None:
-                raise
-            return Deleted(key, missing.deleted_at), planned
-
-    def _not_found(self, deleted: Deleted) -> NotFoundError:
-        return NotFoundError(
-            f"{self.kind.name} has no {deleted.key}: the plan deletes it",
-            deleted_at=deleted.revision,
-        )
-
 
 def _event(state: State) -> Applied | Deleted:
     return Applied(state) if isinstance(state, Stored) else state
@@ -468,10 +434,10 @@ class PlanningManifestStore(PlanningStore):
     ) -> Stored:
         self._guard.check(self.kind)
         key = await self.locate(manifest)
-        current = await self._current(key)
+        state, planned = await self._current(key)
+        current = state if isinstance(state, Stored) else None
         if ("" if current is None else self._uid(current)) != uid:
             raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
-        planned = self._overlay.entries.get(key)
         alone = planned is None or self._overlay.appliers.get(key) == manager
         if (planned is not None and planned.fresh and planned.base) or _deleted(planned):
             new = _recreated(current, manifest)
@@ -559,19 +525,21 @@ class PlanningManifestStore(PlanningStore):
         self._replace(current.key, current, marked, planned)
         return current.revision
 
-    async def _expected(self, key: str, revision: int) -> tuple[State | None, PlannedState | None]:
-        current, planned = await super()._expected(key, revision)
-        if not isinstance(current, Stored):
+    async def _current(
+        self, key: str, revision: int | None = None
+    ) -> tuple[State, PlannedState | None]:
+        current, planned = await super()._current(key, revision)
+        if revision is not None and not isinstance(current, Stored):
             raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime")
         return current, planned
 
-    async def _to_delete(
-        self, key: str, revision: int | None, uid: str, *, purge: bool
-    ) -> tuple[State, PlannedState | None]:
-        current, planned = await super()._to_delete(key, revision, uid, purge=purge)
-        if isinstance(current, Stored) and uid not in {"", self._uid(current)}:
+    async def delete(
+        self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
+    ) -> int:
+        current, _ = await self._current(key, revision)
+        if uid and isinstance(current, Stored) and uid != self._uid(current):
             raise ConflictError(f"{key} of {self.kind.name} is a different object now")
-        return current, planned
+        return await super().delete(key, revision=revision, uid=uid, purge=purge)
 
     def _numbered(self, value: bytes, revision: int) -> bytes:
         document = documents.parse(value)
@@ -591,12 +559,6 @@ class PlanningManifestStore(PlanningStore):
                     yield Deleted(shown.stored.key, shown.stored.revision)
                     continue
             yield shown
-
-    async def _current(self, key: str) -> Stored | None:
-        try:
-            return await self.get(key)
-        except NotFoundError:
-            return None
 
     def _uid(self, stored: Stored) -> str:
         return self.kind.metadata(stored.value).uid
