@@ -9,11 +9,11 @@ import asyncio
 import logging
 import threading
 from asyncio import current_task
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
+from inspect import iscoroutinefunction
 from sys import modules
 from time import time
-from types import CoroutineType
 from typing import Any, NoReturn
 
 from natsctl.controller.controller import Controller
@@ -35,7 +35,7 @@ from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.host import Host
 from natsctl.core.informer import Informer
 from natsctl.core.installation import InstallationAnnotation, installation
-from natsctl.core.loop import KeyQueue, skips_invalid
+from natsctl.core.loop import KeyLoop, skips_invalid
 from natsctl.core.plan.record import because
 from natsctl.core.readers import CacheReader, Primary, Tertiary
 from natsctl.core.record.recordings import listed
@@ -43,7 +43,7 @@ from natsctl.core.reports import source_of
 from natsctl.core.sync import (
     Calls,
     Sync,
-    awaited,
+    awaitable,
     current_sync,
     delay_of,
     failed_by,
@@ -81,15 +81,18 @@ class OpenController:
         self,
         controller: Controller,
         host: Host,
-        keys: KeyQueue,
+        loop: KeyLoop,
         *,
         backends: Backends,
         writes: Writes,
     ) -> None:
-        self._controller, self._host, self._keys = controller, host, keys
+        self._controller, self._host, self._loop = controller, host, loop
         self._backends, self._writes = backends, writes
-        self._history, self._queue, self._paused = host.history, keys.queue, keys.paused_keys
-        self._failures, self._handler = keys.queue.failures, controller.sync_handler
+        self._history, self._queue, self._paused = host.history, loop.queue, loop.paused
+        self._failures, handler = loop.queue.failures, controller.sync_handler
+        self._handler: Callable[[str], Coroutine[Any, Any, float | None]] = (
+            handler if iscoroutinefunction(handler) else partial(awaitable, handler)
+        )
         overridden = type(controller).handle_secondary is not Controller.handle_secondary
         self._maps: Callable[[Change[Any]], Iterable[str]] | None = (
             controller.handle_secondary if overridden else None
@@ -109,15 +112,15 @@ class OpenController:
         self.secondaries: list[Owned[Any]] = []
         self.reads = Reads(
             backends,
-            lambda key: keys.enqueue(key, Operation.SECONDARY),
-            keys.queue.is_claimed,
+            lambda key: loop.enqueue(key, Operation.SECONDARY),
+            loop.queue.is_claimed,
         )
 
     # ---- opening
 
     async def open(self, nats: Stores, names: OwnerNames) -> None:
         """Open every slot, and assign its reader to the attribute of the controller."""
-        controller, keys, cls = self._controller, self._keys, type(self._controller)
+        controller, loop, cls = self._controller, self._loop, type(self._controller)
         self.installation = await installation(nats)
         slot, sharing = only_primary(cls), self._host.environment.sharing
         informer: Informer[Any] = Informer(
@@ -125,13 +128,13 @@ class OpenController:
             slot.kind,
             indexes=slot.indexes,
             on_invalid=self._report_invalid,
-            on_listed=keys.queue.hasten_retries,
+            on_listed=loop.queue.hasten_retries,
             keeping=None if sharing is None else Keeping(sharing.keeps),
             notes_deleted=sharing is not None,
         )
         mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
         role = MirroredPrimary if mirrored else Primary
-        keys.primary = primary = role(informer, self._writes, self._backends.open, keys.queue)
+        loop.primary = primary = role(informer, self._writes, self._backends.open, loop.queue)
         self._primary, self._table = primary, informer.table
         mark = InstallationAnnotation(names.installation, self.installation)
         self._owners = Owners(names, mark, informer.table)
@@ -150,13 +153,13 @@ class OpenController:
         vars(controller).update(self.readers, reads=self.reads)
 
     async def _open_slot(self, slot: Slot[Any]) -> CacheReader[Any]:
-        kind, keys, backends, writes = slot.kind, self._keys, self._backends, self._writes
+        kind, loop, backends, writes = slot.kind, self._loop, self._backends, self._writes
         if slot.role is Tertiary:
             informer: Informer[Any] = Informer(
                 await backends.open(kind),
                 kind,
                 indexes=slot.indexes,
-                on_listed=keys.queue.hasten_retries,  # its store may have been lost, and is back
+                on_listed=loop.queue.hasten_retries,  # its store may have been lost, and is back
                 on_appeared=self._kind_appeared,
             )
             return Tertiary(informer, writes)
@@ -179,7 +182,7 @@ class OpenController:
             return None if is_terminating else owners.key(kind, metadata)
 
         def on_listed() -> None:
-            keys.queue.hasten_retries()
+            loop.queue.hasten_retries()
             writes.listed(informer)
 
         keeping, sharing = None, self._host.environment.sharing
@@ -194,7 +197,7 @@ class OpenController:
             on_appeared=self._kind_appeared,
             keeping=keeping,
         )
-        undone = partial(keys.enqueue, operation=Operation.SECONDARY)
+        undone = partial(loop.enqueue, operation=Operation.SECONDARY)
         writes.follow(informer, partial(self._changed, slot.predicate), undone)
         secondary: Owned[Any] = (
             KubeSecondary(
@@ -204,7 +207,7 @@ class OpenController:
                 manifests=store,
                 manager=f"natsctl/{self._controller.name}",
                 on_immutable=slot.on_immutable,
-                sync_later=lambda key, s: keys.enqueue(key, Operation.RETRY, after=s),
+                sync_later=lambda key, s: loop.enqueue(key, Operation.RETRY, after=s),
                 report=self._report,
             )
             if in_cluster
@@ -216,10 +219,10 @@ class OpenController:
     def watch(self) -> None:
         for reader in self.readers.values():
             if reader is self._primary:
-                self._keys.watch()
+                self._loop.watch_primary()
             else:
                 see = reader.see if isinstance(reader, Owned) else lambda _: None
-                self._keys.loop.watch(reader.informer, see)
+                self._loop.watch(reader.informer, see)
 
     # ---- what slots own
 
@@ -281,8 +284,7 @@ class OpenController:
                     missing.append(owner)
 
             await in_slices(secondary.informer.table.index_values(OWNER_INDEX), note)
-            self._keys.enqueue_all(missing, gained)
-        await self._keys.gained(gained)
+            self._loop.enqueue_all(missing, gained)
 
     def _changed(
         self, predicate: Predicate | None, change: Change[Any], writer: str | None
@@ -325,17 +327,17 @@ class OpenController:
         priority = Priority.RESYNC if change.initial else Priority.SECONDARY
         for key in keys:
             if key != writer:
-                self._keys.enqueue(key, Operation.SECONDARY, priority=priority)
+                self._loop.enqueue(key, Operation.SECONDARY, priority=priority)
 
     def _invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
         """Enqueue the owner of an object that was overwritten with an invalid value."""
         owner = None if invalid.last is None else self._owners.of(kind, invalid.last)
         if owner is not None:
-            self._keys.enqueue(owner, Operation.SECONDARY)
+            self._loop.enqueue(owner, Operation.SECONDARY)
 
     def _kind_appeared(self) -> None:
         """Enqueue every primary: it may want objects of the optional kind that exists now."""
-        self._keys.enqueue_all(self._table.read_keys())
+        self._loop.enqueue_all(self._table.read_keys())
 
     def _report_invalid(self, invalid: Invalid) -> None:
         """Record an event about a primary that is skipped because it is invalid.
@@ -397,10 +399,7 @@ class OpenController:
         sync.thread = self._thread
         running[sync] = None
         try:
-            handled = self._handler(key)
-            if type(handled) is not CoroutineType:
-                handled = awaited(handled, self._handler)
-            sync.work = handled
+            sync.work = handled = self._handler(key)
             future = handled.send(None)
             rest = self._finish(sync, self._calls.finish(sync, Rest(handled, future)))
         except StopIteration as end:

@@ -6,7 +6,7 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -38,7 +38,7 @@ from natsctl.model import documents
 from natsctl.model.manifests import KubeKind
 from natsctl.model.plans import GarbagePlan, Removed
 from natsctl.model.reports import Branch, Explanation, Status
-from natsctl.model.store import Change, ManifestStores, Recorder, Stores
+from natsctl.model.store import Change, ManifestStores, Stores
 from natsctl.slices import in_slices
 from natsctl.telemetry.hiding import hidden, shown
 from natsctl.telemetry.logger import get_logger
@@ -103,16 +103,12 @@ class ControllerRuntime(KeyedController):
     async def run(self) -> None:
         writes_kube = any(slot.role is KubeSecondary for slot in slots(type(self.controller)))
         systems = (self.nats, self._backends.kube if writes_kube else None)
-        async with AsyncExitStack() as stack:
-            recorders = [
-                await stack.enter_async_context(stores.recorder(self.name))
-                for stores in systems
-                if stores is not None
-            ]
-            parts = await stack.enter_async_context(self._open(recorders))
+        async with self._open(tuple(filter(None, systems))) as parts:
             parts.watch()
             await self.host.run(
-                self._loop.run(self._prepare_first_sync, parts, workers=self.controller.workers),
+                self._loop.run(
+                    parts, workers=self.controller.workers, ready=self._prepare_first_sync
+                ),
                 upkeep=(self._resync(), self._collect(), self._follow_bucket()),
                 loops_ended=parts.garbage.evidence.close,
             )
@@ -143,7 +139,7 @@ class ControllerRuntime(KeyedController):
         If another process has the key, nothing happens; see `holds`. Raises `InvalidInputError` for
         an empty key.
         """
-        self._keys.request(key, operation)
+        self._loop.request(key, operation)
 
     def enqueue_key_after(self, key: str, operation: Operation, delay_s: float) -> None:
         """Sync the key after *delay_s* seconds, even if it's synced before; see `enqueue_key`.
@@ -152,7 +148,7 @@ class ControllerRuntime(KeyedController):
         """
         if not is_delay(delay_s):
             raise UsageError(f"a delay is seconds, 0 or more, not {shown(delay_s)}")
-        self._keys.request(key, operation, after=delay_s)
+        self._loop.request(key, operation, after=delay_s)
 
     def reason(self, key: str) -> str:
         """Return why the key is being synced, for people."""
@@ -241,7 +237,7 @@ class ControllerRuntime(KeyedController):
         for owner in await self._parts.garbage.cycle():
             if self.holds(owner):
                 self._loop.queue.note(owner).missing = self._primary.informer.table.incarnation
-                self._keys.enqueue(owner, Operation.RESYNC)
+                self._loop.enqueue(owner, Operation.RESYNC)
 
     def explain(self, key: str) -> Explanation:
         parts = self._parts
@@ -302,12 +298,11 @@ class ControllerRuntime(KeyedController):
         return self._opened
 
     @asynccontextmanager
-    async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[OpenController]:
+    async def _open(self, systems: Sequence[Stores]) -> AsyncIterator[OpenController]:
         host, nats = self.host, self.nats
         host.enter()
-        host.history.recorders = recorders
         parts = OpenController(
-            self.controller, host, self._keys, backends=self._backends, writes=self._writes
+            self.controller, host, self._loop, backends=self._backends, writes=self._writes
         )
         await parts.open(nats, self._owner_names)
         self._opened = parts
@@ -315,7 +310,7 @@ class ControllerRuntime(KeyedController):
         primary = self._primary.informer
         self._loop.paused.follow((primary,))
         informers = {name: reader.informer for name, reader in parts.readers.items()}
-        watching = host.watching(informers, (primary,), records=nats)
+        watching = host.watching(informers, (primary,), records=nats, systems=systems)
         async with watching, parts.reads.running():
             yield parts
 
@@ -342,7 +337,7 @@ class ControllerRuntime(KeyedController):
             pending = since is not None and clock() - since >= STEP_S
         steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
         start = random.random()  # noqa: S311 - other processes sync other keys at the same time
-        resync, begun = partial(self._keys.enqueue, operation=Operation.RESYNC), clock()
+        resync, begun = partial(self._loop.enqueue, operation=Operation.RESYNC), clock()
 
         def cycle() -> Iterator[str]:
             """Yield all keys again and again, while there are any."""

@@ -169,6 +169,7 @@ class Host:
         The *upkeep* runs beside the loops, and is cancelled after *loops_ended*. Raises the error
         of a loop or a hook.
         """
+        self.enter()
         collect_imports()
         try:
             async with together() as group:

@@ -10,7 +10,7 @@ import msgspec
 
 from natsctl.core.counters import OVERDUE_S, Counts
 from natsctl.core.host import Hook, Host
-from natsctl.core.loop import KeyQueue, SyncHandler, SyncLoop
+from natsctl.core.loop import KeyLoop, SyncHandler
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import Recording, Surface
 from natsctl.core.record.writing import recording_of
@@ -141,16 +141,13 @@ class KeyedController(Hosted):
             failed=failed,
         )
         super().__init__(host)
-        self._loop = SyncLoop(
-            handler, queue=queue, retry=retry, pausing=host.pausing, on_held_back=on_held_back
-        )
-        self._keys = KeyQueue(self._loop)
+        self._loop = KeyLoop(handler, host, queue, retry=retry, on_held_back=on_held_back)
         host.pausing.report_to(self.event, holds=self.holds)
 
     @property
     def _primary(self) -> Primary[Any]:
         try:
-            return self._keys.primary
+            return self._loop.primary
         except AttributeError:
             raise UsageError(f"{self.name} has not opened its store yet: run it first") from None
 
@@ -165,7 +162,7 @@ class KeyedController(Hosted):
         self._loop.own.only(keys)
 
     def resync(self, *keys: str) -> int:
-        return self._keys.resync(keys)
+        return self._loop.resync(keys)
 
     def explain(self, key: str) -> Explanation:
         return explanation_of(self.host, key, self._primary.informer.table, self._loop.queue)
@@ -174,7 +171,7 @@ class KeyedController(Hosted):
         return tree(key, self._primary.informer, beyond=beyond)
 
     def status(self) -> Status:
-        return status_of(self.host, self.holds, self._keys.count, syncs=self._counts())
+        return status_of(self.host, self.holds, self._loop.count, syncs=self._counts())
 
     def _counts(self) -> Counts:
         now, queue = asyncio.get_running_loop().time(), self._loop.queue

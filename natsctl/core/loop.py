@@ -8,9 +8,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from natsctl.core.coordination.term import KeyFilter, OwnKeys, ShareListener, every_key
 from natsctl.core.counters import SyncCounters
-from natsctl.core.environment import environment
+from natsctl.core.host import Host
 from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
-from natsctl.core.pauses import Pausing
 from natsctl.core.plan.record import PlanRecord
 from natsctl.core.quarantine import ClaimedKey
 from natsctl.core.readers import Primary
@@ -58,24 +57,25 @@ class SyncLoop(Generic[K]):
 
     Args:
         handler: syncs a key; it fails by raising.
+        host: runs the loop; it has the pauses and the environment of the controller.
         queue: the keys to sync.
         retry: what follows a failure.
-        pausing: the pauses of the controller; by default only annotations pause keys.
         on_held_back: called instead of the handler for a paused key, to report the pause.
     """
+
+    divides = False  # whether several processes can share the keys, also without a listener
 
     def __init__(
         self,
         handler: Callable[[K], Awaitable[float | None]],
+        host: Host,
+        queue: WorkQueue[K],
         *,
-        queue: WorkQueue[K] | None = None,
         retry: RetryPolicy = always_retry,
-        pausing: Pausing | None = None,
         on_held_back: Callable[[K], Awaitable[float | None]] | None = None,
     ) -> None:
-        self.queue = WorkQueue[K]() if queue is None else queue
+        self.queue, self._host, self._pausing = queue, host, host.pausing
         self.counters = SyncCounters()
-        self._pausing = Pausing("") if pausing is None else pausing
         self.own = OwnKeys(self.queue.closed, lambda: self.paused.forget_unread())  # noqa: PLW0108 - set next
         self.paused = self._pausing.keys(self.queue, lambda key: self.own.has(key))  # noqa: PLW0108 - it changes
         self._handler, self._on_held_back = handler, on_held_back
@@ -101,22 +101,22 @@ class SyncLoop(Generic[K]):
 
     async def run(
         self,
-        ready: Callable[[], Awaitable[None]],
         listener: ShareListener | None = None,
         *,
-        workers: int = 1,
+        workers: int,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Sync as many keys at once as there are *workers*, until the queue is shut down.
 
-        The loop calls *ready* once every table is synced, and begins when *ready* returns. If this
-        process shares its work, it calls *ready* in every term, and the tables then show all writes
-        of the processes that held the keys before. Without a *listener*, this process holds every
-        key in its terms.
+        The loop calls *ready* once every table is synced, and begins when *ready* returns; by
+        default that's `Host.begin`. If this process shares its work, it calls *ready* in every
+        term, and the tables then show all writes of the processes that held the keys before.
+        Without a *listener*, this process holds every key in its terms, unless the loop `divides`.
         """
         async with AsyncExitStack() as stack:
-            self._listener, self._plan = listener, environment().plan
-            leadership = self.own.leadership = environment().leadership
-            stack.enter_context(self.own.running(None if listener is None else self))
+            self._listener, self._plan = listener, self._host.environment.plan
+            leadership = self.own.leadership = self._host.environment.leadership
+            stack.enter_context(self.own.running(self if self.divides or listener else None))
             if self._plan is not None and not self._plan.continuous:
                 self._retry = _never_retry
             for subscription in self._subscriptions:
@@ -124,7 +124,7 @@ class SyncLoop(Generic[K]):
             await self.own.synced()
 
             async def work() -> None:
-                await ready()
+                await (ready or self._host.begin)()
                 await self._run_workers(workers)
 
             if leadership is None:
@@ -291,24 +291,32 @@ _MANUAL = Operation.MANUAL  # Python looks up the member of an enum slowly
 _PUT, _USER, _RESYNC = Operation.PUT, Priority.USER, Priority.RESYNC
 
 
-class KeyQueue:
-    """Enqueues the keys of primaries on *loop*; a `ShareListener`.
+class KeyLoop(SyncLoop[str]):
+    """Syncs the keys of primaries, and enqueues them.
 
     A key that another process holds is neither enqueued nor remembered: the other process sees the
     same change. If this process gains the key later, it syncs the key then.
     """
 
+    divides = True
     primary: Primary[Any]
     """The objects, as soon as their store is open."""
 
-    def __init__(self, loop: SyncLoop[str]) -> None:
-        self.queue = loop.queue
-        self.loop = loop
-        self.paused_keys = loop.paused
-        self.paused_keys.listen(self._resumed)
+    def __init__(
+        self,
+        handler: SyncHandler,
+        host: Host,
+        queue: WorkQueue[str],
+        *,
+        retry: RetryPolicy,
+        on_held_back: SyncHandler | None,
+    ) -> None:
+        super().__init__(handler, host, queue, retry=retry, on_held_back=on_held_back)
+        self.paused.listen(self._resumed)
 
-    def watch(self) -> None:
-        self.loop.watch(
+    def watch_primary(self) -> None:
+        """Enqueue changed keys while the loop runs."""
+        self.watch(
             self.primary.informer, lambda it: self.primaries_changed((it,)), self.primaries_changed
         )
 
@@ -324,8 +332,8 @@ class KeyQueue:
         takes a second. While keys move, some of them may count twice or not at all.
         """
         if not table.divided:
-            return self.loop.own.count(table.keys())
-        return len(table.read_keys()) if self.loop.own.any else 0
+            return self.own.count(table.keys())
+        return len(table.read_keys()) if self.own.any else 0
 
     def enqueue(
         self,
@@ -336,9 +344,9 @@ class KeyQueue:
         after: float = 0.0,
     ) -> None:
         """Sync the key *after* seconds from now, by default with the operation's priority."""
-        if self.loop.own.has(key):
+        if self.own.has(key):
             if operation is _MANUAL:
-                self.paused_keys.quarantine.release(key)
+                self.paused.quarantine.release(key)
             self.queue.offer(key, operation, priority=priority, after=after)
 
     def request(self, key: str, operation: Operation, *, after: float = 0.0) -> None:
@@ -355,7 +363,7 @@ class KeyQueue:
         for key in keys:
             self.request(key, Operation.MANUAL)
         if keys:
-            return self.loop.own.count(keys)
+            return self.own.count(keys)
         table = self.primary.informer.table
         self.enqueue_all(table.read_keys())  # of all keys that this process holds
         return self.count(table)
@@ -366,7 +374,7 @@ class KeyQueue:
         A key that was skipped because it was invalid is synced again, even if the object is back at
         its last valid state. The queue notes the last state of a deleted object.
         """
-        primary, paused, has = self.primary, self.paused_keys, self.loop.own.has
+        primary, paused, has = self.primary, self.paused, self.own.has
         has_all, knows = has is every_key, bool(paused.pauses or paused.quarantine.deaths)
         known, noted = self.queue.works, self.queue.noted
         kind = primary.kind
@@ -421,11 +429,9 @@ class KeyQueue:
 
         self.queue.feed(keys, add)
 
-    async def lost(self, holds: KeyFilter) -> None:
-        """Do nothing: the queue has forgotten the keys already."""
-
     async def gained(self, gained: KeyFilter) -> None:
-        """Enqueue primaries that exist or were deleted."""
+        """Enqueue primaries that exist or were deleted; see `ShareListener`."""
+        await super().gained(gained)
         table, store = self.primary.informer.table, self.primary.informer.store
 
         def is_gained(key: str) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar, Token, copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -61,7 +61,7 @@ class Threads:
     __slots__ = ("_jobs",)
 
     def __init__(self) -> None:
-        self._jobs: dict[asyncio.Future[Any], _Job[Any]] = {}
+        self._jobs: dict[asyncio.Future[Any], list[int]] = {}  # each with its thread, if it has one
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
@@ -73,18 +73,27 @@ class Threads:
         function is still waiting for a free thread, it never starts, and the cancellation takes
         effect at once.
         """
-        job = _Job(function)
-        future = asyncio.get_running_loop().run_in_executor(_pool, job)
-        self._jobs[future] = job
-        future.add_done_callback(self._jobs.pop)
+        turn, context, thread = Future[None](), copy_context(), list[int]()
+
+        def work() -> T:
+            if not turn.set_running_or_notify_cancel():
+                raise asyncio.CancelledError  # the caller is gone
+            thread.append(threading.get_ident())
+            try:
+                return context.run(function)
+            except StopIteration as error:  # a future cannot hold it
+                raise RuntimeError("the function raised StopIteration") from error
+
+        future = asyncio.get_running_loop().run_in_executor(_pool, work)
+        self._jobs[future] = thread
+        future.add_done_callback(lambda _: self._jobs.pop(future, None))
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
             try:
                 await asyncio.wait((future,))
             except asyncio.CancelledError as error:
-                if job.prevent():
+                if turn.cancel():
                     del self._jobs[future]
-                    future.remove_done_callback(self._jobs.pop)
                     future.cancel()
                     raise
                 cancelled = error
@@ -106,37 +115,11 @@ class Threads:
 
     def stack(self) -> str:
         """Return the frames of the user's code that the threads run; empty if there are none."""
-        stacks = [user_frames_text(thread_frames(job.ident)) for job in self._jobs.values()]
+        stacks = (
+            user_frames_text(thread_frames(thread[0] if thread else 0))
+            for thread in self._jobs.values()
+        )
         return "\n".join(filter(None, stacks))
-
-
-class _Job(Generic[T]):
-    """A function that runs in a thread, or waits for one."""
-
-    __slots__ = ("_context", "_function", "_lock", "_prevented", "ident")
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.ident = 0  # the thread that runs it; 0 until it starts
-        self._function = function
-        self._context = copy_context()
-        self._lock = threading.Lock()
-        self._prevented = False
-
-    def prevent(self) -> bool:
-        """Return True if the function has not started; then it never starts."""
-        with self._lock:
-            self._prevented = not self.ident
-        return self._prevented
-
-    def __call__(self) -> T:
-        with self._lock:
-            if self._prevented:
-                raise asyncio.CancelledError  # the caller is gone
-            self.ident = threading.get_ident()
-        try:
-            return self._context.run(self._function)
-        except StopIteration as error:  # a future cannot hold it
-            raise RuntimeError("the function raised StopIteration") from error
 
 
 Task = asyncio.Task[Any]
@@ -350,7 +333,6 @@ async def outside(name: str, call: Callable[[], Awaitable[T]]) -> T:
 log = get_logger(__name__)
 
 K = TypeVar("K", bound=Hashable)
-P = ParamSpec("P")
 
 
 class Calls:
@@ -389,18 +371,10 @@ class Calls:
         """Call the function with the key, in the current sync or in a new one."""
         sync = current_sync.get()
         if sync is None or sync.over or sync.work is not None:
-            with Sync(str(key), self._owner) as sync:
-                return await self._call(sync, key, function)
-        sync.owner = self._owner
-        return await self._call(sync, key, function)
-
-    async def _call(self, sync: Sync, key: K, function: Callable[[K], Awaitable[T]]) -> T:
+            with Sync(str(key), self._owner):
+                return await self.call(key, function)
+        sync.owner, sync.work = self._owner, (work := awaitable(function, key))
         sync.begin_call()
-        try:
-            work = sync.work = awaitable(function, key)
-        except BaseException as error:  # noqa: BLE001 - raised again
-            sync.end_call()
-            raise failed_by(error, _current_task()) from error.__cause__
         return await self.finish(sync, work)
 
     async def finish(self, sync: Sync, work: Awaitable[T]) -> T:
@@ -463,22 +437,11 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return await sync.threads.run(function)
 
 
-def awaitable(
-    function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
-) -> Awaitable[T]:
-    """Call a user's function; raises `HandlerError` if its result cannot be awaited."""
-    return _checked(function(*args, **kwargs), function)
-
-
-async def awaited(work: Awaitable[T], function: Callable[..., object]) -> T:
-    """Await what a user's function returned; raises `HandlerError` if it cannot be awaited."""
-    return await _checked(work, function)
-
-
-def _checked(work: Awaitable[T], function: Callable[..., object]) -> Awaitable[T]:
-    """Return the result of a user's function; raises `HandlerError` if it cannot be awaited."""
+async def awaitable(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Call a user's function, and await its result; raises `HandlerError` if that's impossible."""
+    work = function(*args)
     if inspect.isawaitable(work):
-        return work
+        return await work
     name = getattr(function, "__qualname__", repr(function))
     raise HandlerError(f"{name} returned {shown(work)} at once: write it with `async def`")
 

@@ -202,8 +202,8 @@ class DynamicWatcher:
         )
         try:
             async with self._watches.running():
-                loop = SyncLoop(self._sync, queue=queue)
-                await host.run(loop.run(host.begin, workers=options.workers))
+                loop = SyncLoop(self._sync, host, queue)
+                await host.run(loop.run(workers=options.workers))
         finally:
             self.started.clear()
             self.host = None

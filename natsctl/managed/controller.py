@@ -130,8 +130,8 @@ class ManagedController(KeyedController, Generic[T]):
         Raises the error that prevents the start.
         """
         async with self.opened():
-            self._keys.watch()
-            work = self._loop.run(self.host.begin, self._keys, workers=self.workers)
+            self._loop.watch_primary()
+            work = self._loop.run(workers=self.workers)
             await self.host.run(work)
 
     def enqueue_key(self, key: str) -> None:
@@ -139,7 +139,7 @@ class ManagedController(KeyedController, Generic[T]):
 
         Raises `InvalidInputError` for an empty key.
         """
-        self._keys.request(key, Operation.MANUAL)
+        self._loop.request(key, Operation.MANUAL)
 
     @property
     def kinds(self) -> tuple[Kind[T]]:
@@ -152,7 +152,7 @@ class ManagedController(KeyedController, Generic[T]):
         return (self.kind,)
 
     def measures(self) -> Measures:
-        syncs = self._counts() if hasattr(self._keys, "primary") else None
+        syncs = self._counts() if hasattr(self._loop, "primary") else None
         return measures_of(self.host, self.holds, workers=self.workers, syncs=syncs)
 
     @asynccontextmanager
@@ -165,7 +165,7 @@ class ManagedController(KeyedController, Generic[T]):
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)
         primary = Primary(informer, writes, backends.open, self._loop.queue)
         systems = {id(system): system for system in (stores, backends.nats) if system}
-        self._keys.primary, self._reconciler = primary, self.reconciler(primary)
+        self._loop.primary, self._reconciler = primary, self.reconciler(primary)
         self._reconciler.of_controller(adopt=self.adopt)
         self._loop.paused.follow((informer,))
         slots, records = {"primary": informer}, backends.nats
@@ -185,7 +185,7 @@ class ManagedController(KeyedController, Generic[T]):
         return await self._reconcile(key, Operation.MANUAL)
 
     def _paused(self, key: str, _pause: Pause) -> None:
-        self._keys.enqueue(key, Operation.PUT)
+        self._loop.enqueue(key, Operation.PUT)
 
     async def _report_pause(self, key: str) -> float | None:
         """Set the condition of a paused object; the reconciler calls nothing outside.

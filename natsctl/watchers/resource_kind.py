@@ -115,9 +115,7 @@ class ResourceKind:
         self.sources: list[Source] = []
         self.registrations: tuple[Registration, ...] = ()
         self.queue = WorkQueue[str]()
-        self.loop = SyncLoop(
-            self._sync, queue=self.queue, retry=lambda *_: Stop(), pausing=host.pausing
-        )
+        self.loop = SyncLoop(self._sync, host, self.queue, retry=lambda *_: Stop())
         self.loop.paused.listen(self._resumed)
         self.failure: Exception | None = None
         self.pending: dict[str, Pending] = {}  # the objects with any, in the order of their `since`
@@ -134,7 +132,7 @@ class ResourceKind:
         self.loop.paused.follow([source.informer for source in self.sources])
         for source in self.sources:
             self.loop.watch(source.informer, partial(self._changed, source))
-        await self.loop.run(self._host.begin, self, workers=workers)
+        await self.loop.run(self, workers=workers)
 
     # ---- what changes
 
