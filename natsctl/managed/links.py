@@ -243,23 +243,6 @@ def _marks(*texts: str) -> list[Mark]:
     return [Mark.parse(text) for text in texts if text]
 
 
-def begun(
-    annotations: Mapping[str, str],
-    names: AnnotationNames,
-    now: datetime,
-    *,
-    revision: int,
-    given: str = "",
-) -> dict[str, str]:
-    """Return the annotations with an intent upon *revision*, without earlier results.
-
-    *given* is the name of the resource unless the user wrote it.
-    """
-    results = {names.create_succeeded, names.create_failed, names.adopted}
-    kept = {key: value for key, value in annotations.items() if key not in results}
-    return {**kept, names.create_pending: str(Mark(now, revision, given))}
-
-
 def ended(
     annotations: Mapping[str, str],
     names: AnnotationNames,

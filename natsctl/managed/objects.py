@@ -18,6 +18,7 @@ from natsctl.managed.links import (
     annotated,
     annotations_of,
     changes,
+    ended,
 )
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -239,6 +240,24 @@ class Managed(Generic[T]):
         self._kept[self._names.adopted] = str(Mark(self._clock(), name=self.link.external_name))
         self.annotations = dict(self._kept)
 
+    def begin(self, given: str) -> None:
+        """Add the intent to create upon the stored revision, without earlier results.
+
+        *given* is the name of the resource unless the user wrote it. The next write stores it.
+        """
+        names, mark = self._names, Mark(self._clock(), self.stored.revision, given)
+        results = {names.create_succeeded, names.create_failed, names.adopted}
+        kept = {name: text for name, text in self.annotations.items() if name not in results}
+        self.annotations = {**kept, names.create_pending: str(mark)}
+        self.keep()
+
+    def end(self, *, created: bool) -> None:
+        """Give the intent its result; the next write stores it."""
+        name = self.external_name if created else self.given_name
+        now, names = self._clock(), self._names
+        self.annotations = ended(self.annotations, names, now, created=created, name=name)
+        self.keep()
+
     def drop_name(self) -> None:
         """Drop a name of the external resource that a client has set."""
         self.annotations.pop(self._names.external_name, None)
@@ -312,17 +331,14 @@ class Managed(Generic[T]):
         the object would become invalid.
         """
         document = self.kind.document(current)
-        updated = documents.with_status(document, status) if status else document
-        if not self.unsettled(hold=hold, document=document) and documents.same(updated, document):
-            return current
-        linked: dict[str, str | None] = {}
-        if CreationLink.of(annotations_of(current), self._names) == self._stored_link:
-            linked = changes(self.metadata.annotations, self._kept)
-        changed = self._with_metadata(document, document, linked, hold=hold)
-        changed = documents.with_status(changed, status) if status else changed
-        if documents.same(changed, document):
-            return current
-        return self.kind.render(changed, current)
+        changed = documents.with_status(document, status) if status else document
+        if self.unsettled(hold=hold, document=document) or not documents.same(changed, document):
+            read = CreationLink.of(self.metadata.annotations, self._names)
+            same_link = CreationLink.of(annotations_of(current), self._names) == read
+            linked = changes(self.metadata.annotations, self._kept) if same_link else {}
+            changed = self._with_metadata(document, document, linked, hold=hold)
+            changed = documents.with_status(changed, status) if status else changed
+        return current if documents.same(changed, document) else self.kind.render(changed, current)
 
     def unsettled(self, *, hold: bool, document: Document | None = None) -> bool:
         """Return whether the link, or if *hold* the finalizer, has to be stored."""
@@ -368,7 +384,6 @@ class Managed(Generic[T]):
         self._document = self.kind.document(stored.value)
         self.annotations = self._names.migrated(self.metadata.annotations)
         self._suggested = ""
-        self._stored_link = CreationLink.of(self.metadata.annotations, self._names)
         self.keep()
         self.spec: dict[str, Any] = copy.deepcopy(_part(self._document, "spec"))
         self.status: dict[str, Any] = copy.deepcopy(_part(self._document, "status"))

@@ -276,13 +276,7 @@ class ManagedReconciler(Generic[T]):
     def _facts(self, run: Reconciliation[T]) -> Facts:
         managed, memory, parts = run.managed, run.memory, self._parts
         try:
-            may = permissions(
-                managed.policies,
-                managed.spec,
-                parts.names,
-                management=self._management,
-                deletion=self._deletion,
-            )
+            may = permissions(managed, parts.names, self._management, self._deletion)
         except InvalidObjectError as error:
             run.rejected, may = str(error), frozenset()
         # An observation may be older than the one before. So only a requested deletion, and not an

@@ -1,10 +1,11 @@
 """What to do about a managed object: one table from situations to actions, and its policies."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from natsctl.errors import InvalidObjectError
 from natsctl.managed.links import AnnotationNames
+from natsctl.managed.objects import Managed
 from natsctl.telemetry.hiding import quoted
 
 Observed: TypeAlias = Literal["not yet", "absent", "late-initialized", "different", "current"]
@@ -87,37 +88,35 @@ _DELETION = {"delete": frozenset[str](), "orphan": frozenset({"delete"})}
 
 
 def permissions(
-    annotations: Mapping[str, str],
-    spec: Mapping[str, object],
+    managed: Managed[Any],
     names: AnnotationNames,
-    *,
-    management: ManagementPolicy = "default",
-    deletion: DeletionPolicy = "delete",
+    management: ManagementPolicy,
+    deletion: DeletionPolicy,
 ) -> frozenset[str]:
     """Return which of `create`, `update` and `delete` are permitted.
 
-    The policies are in annotations, in the spec, or the controller's options.
-
-    The fields of a spec are `managementPolicy` and `deletionPolicy`, in camel or snake case. Raises
+    The policies are in annotations, in the spec, or else these of the controller. The fields of a
+    spec are `managementPolicy` and `deletionPolicy`, in camel or snake case. Raises
     `InvalidObjectError` for an unknown policy, which might permit less.
     """
-    manage = _text(annotations, names.management_policy, spec, "managementPolicy") or management
-    delete = _text(annotations, names.deletion_policy, spec, "deletionPolicy") or deletion
-    if manage not in _MANAGEMENT:
-        raise InvalidObjectError(
-            f"there is no management policy {quoted(manage)}: {', '.join(_MANAGEMENT)}"
-        )
-    if delete not in _DELETION:
-        raise InvalidObjectError(
-            f"there is no deletion policy {quoted(delete)}: {', '.join(_DELETION)}"
-        )
-    adopt = annotations.get(names.adopt, "").lower()
+    set_by, spec = managed.policies, managed.spec
+    manage = _text(set_by.get(names.management_policy), spec, "managementPolicy") or management
+    delete = _text(set_by.get(names.deletion_policy), spec, "deletionPolicy") or deletion
+    for word, policy, known in (
+        ("management", manage, _MANAGEMENT),
+        ("deletion", delete, _DELETION),
+    ):
+        if policy not in known:
+            raise InvalidObjectError(
+                f"there is no {word} policy {quoted(policy)}: {', '.join(known)}"
+            )
+    adopt = set_by.get(names.adopt, "").lower()
     if adopt not in {"", "true", "false"}:
         raise InvalidObjectError(f'{names.adopt} is {quoted(adopt)}, and must be "true" or "false"')
     return _MANAGEMENT[manage] - _DELETION[delete]
 
 
-def _text(annotations: Mapping[str, str], key: str, spec: Mapping[str, object], field: str) -> str:
+def _text(annotation: str | None, spec: Mapping[str, object], field: str) -> str:
     snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in field)
-    text = annotations.get(key) or spec.get(field) or spec.get(snake) or ""
+    text = annotation or spec.get(field) or spec.get(snake) or ""
     return str(text).lower()

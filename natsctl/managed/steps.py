@@ -30,8 +30,6 @@ from natsctl.managed.links import (
     Links,
     Memory,
     Unstored,
-    begun,
-    ended,
     may_have_created,
 )
 from natsctl.managed.objects import (
@@ -500,11 +498,8 @@ class Reconciliation(Generic[T]):
         self.managed.advance(await self._primary.write(key, update))
 
     async def _store_intent(self, given: str) -> None:
-        managed, parts, revision = self.managed, self._parts, self.managed.stored.revision
-        managed.annotations = begun(
-            managed.annotations, parts.names, parts.clock(), revision=revision, given=given
-        )
-        managed.keep()
+        managed, revision = self.managed, self.managed.stored.revision
+        managed.begin(given)
         managed.set_conditions(Condition.creating())
         status = None if isinstance(managed.kind, KubeKind) else self._patch()
         value = managed.document(status=status)
@@ -541,11 +536,7 @@ class Reconciliation(Generic[T]):
 
     def _end(self, managed: Managed[T], *, created: bool, withdrawn: bool = False) -> None:
         """Give the intent its result, which this process remembers until it is stored."""
-        name = managed.external_name if created else managed.given_name
-        managed.annotations = ended(
-            managed.annotations, self._parts.names, self._parts.clock(), created=created, name=name
-        )
-        managed.keep()
+        managed.end(created=created)
         pending, changes = managed.link.pending, managed.changed_annotations
         self.memory.unstored = Unstored(pending, changes, withdrawn)
 

@@ -55,38 +55,16 @@ def rounds_to(exact: object, rounded: object) -> bool:
     return float.__eq__(exact, rounded)
 
 
-def decode(data: bytes | msgspec.Raw) -> object:
-    """Return the value in *data*; raises as `msgspec.json.decode` does."""
-    return _decoder.decode(data)
-
-
-def decode_lines(data: bytes) -> list[object]:
-    """Return the value of each line in *data*; raises as `msgspec.json.decode` does."""
-    return _decoder.decode_lines(data)
-
-
-def decode_object(data: bytes) -> dict[str, object]:
-    """Return the JSON object in *data*; raises as `msgspec.json.decode` does."""
-    return _object_decoder.decode(data)
-
-
-def encode(value: object) -> bytes:
-    """Return *value* as JSON; raises as `msgspec.json.encode` does."""
-    return _encoder.encode(value)
-
-
-def encode_sorted(value: object) -> bytes:
-    """Return *value* as JSON with sorted fields."""
-    return _sorting_encoder.encode(value)
-
-
 def _encode_exact(value: object) -> msgspec.Raw:
     if isinstance(value, ExactNumber):
         return msgspec.Raw(value.text.encode())
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
-_decoder = msgspec.json.Decoder(float_hook=number)
-_object_decoder = msgspec.json.Decoder(dict[str, object], float_hook=number)
-_encoder = msgspec.json.Encoder(enc_hook=_encode_exact)
-_sorting_encoder = msgspec.json.Encoder(enc_hook=_encode_exact, order="deterministic")
+# these raise as `msgspec.json.decode` and `encode` do
+_decoder = msgspec.json.Decoder(object, float_hook=number)
+decode, decode_lines = _decoder.decode, _decoder.decode_lines
+decode_object = msgspec.json.Decoder(dict[str, object], float_hook=number).decode
+encode = msgspec.json.Encoder(enc_hook=_encode_exact).encode
+encode_sorted = msgspec.json.Encoder(enc_hook=_encode_exact, order="deterministic").encode
+"""Encodes with sorted fields."""

@@ -126,13 +126,8 @@ class Difference(msgspec.Struct, frozen=True):
     after: Any
 
 
-def no_merge_keys(path: Path) -> Sequence[str]:  # noqa: ARG001 - no list has merge keys
-    """Treat every list as a sequence."""
-    return ()
-
-
 def differences(
-    before: object, after: object, *, merge_keys: MergeKeys = no_merge_keys
+    before: object, after: object, *, merge_keys: MergeKeys = lambda _: ()
 ) -> list[Difference]:
     """Return the fields that differ, in the order of their paths in *after*.
 

@@ -157,9 +157,8 @@ _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 2000  # secrets are hidden before the text is shortened
 
 
-def hidden(text: str, *, limit: int = TEXT_MAX) -> str:
-    """Return the text without secrets, cut to *limit* characters."""
-    return _hide(text, limit=limit)
+hidden = Hider()
+"""Returns a text without secrets, cut to *limit* characters."""
 
 
 def quoted(value: str) -> str:
@@ -303,6 +302,3 @@ def _patterns(*, cut: bool) -> tuple[re.Pattern[str], ...]:
     end = _END if cut else _NO_END
     flags = re.VERBOSE | re.DOTALL
     return tuple(re.compile(pattern.format(end=end), flags) for pattern in (_JWT, _OTHERS, _NAMED))
-
-
-_hide = Hider()

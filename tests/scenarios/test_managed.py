@@ -10,6 +10,7 @@ import pytest
 from natsctl import (
     Controller,
     Manifest,
+    Operation,
     Operator,
     Primary,
     Reference,
@@ -28,6 +29,7 @@ from natsctl.testing import (
     MemoryStores,
     running,
 )
+from tests.support.controllers.app_controller import SlowStores
 from tests.support.controllers.disk_reconciler import (
     DISKS,
     SYNCED,
@@ -132,6 +134,31 @@ async def test_a_disk_is_created_updated_and_deleted_with_its_object(
     assert isinstance(play.store, MemoryStore)
     assert play.store.keys() == []
     assert play.reasons[-2:] == ["DeletedExternalResource", "Synced"]
+
+
+class ReadingDisks(Disks):
+    """Reads its object before each reconciliation."""
+
+    seen: list[str]
+
+    async def sync_handler(self, key: str) -> float | None:
+        disk = self.disks.get(key)
+        annotations = {} if disk is None else disk.metadata.annotations
+        self.seen.append(annotations.get("natsctl.io/external-name", ""))
+        return await super().sync_handler(key)
+
+
+async def test_a_handler_reads_what_its_reconciler_wrote_if_the_watch_lags(cloud: Cloud) -> None:
+    stores, controller = SlowStores(), ReadingDisks(cloud)
+    stores.store(DISKS).lag_s, controller.seen = 3.0, []
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    async with running(controller, stores=stores) as harness:
+        await play.put(size=1)
+        await asyncio.sleep(3.5)
+        assert (controller.seen, cloud.disks) == ([""], {"disk-1": 1})
+        harness.runtime.enqueue_key("a", Operation.MANUAL)  # before the watch shows the writes
+        await asyncio.sleep(10)
+    assert set(controller.seen[1:]) == {"disk-1"}
 
 
 async def test_an_external_change_is_reverted_at_the_next_poll(play: Play, cloud: Cloud) -> None:
