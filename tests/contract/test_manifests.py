@@ -10,7 +10,6 @@ from natsctl.errors import (
     ConflictError,
     FieldConflictError,
     ImmutableFieldError,
-    InvalidObjectError,
     NotFoundError,
 )
 from natsctl.model.managed_fields import lost_fields
@@ -59,14 +58,6 @@ class TestLocate:
     ) -> None:
         assert await store.locate(manifest("shop")) == "shop"
 
-    async def test_a_namespace_is_refused_for_a_cluster_scoped_kind(
-        self, store: ManifestStore
-    ) -> None:
-        namespaced = manifest("shop")
-        metadata_of(namespaced)["namespace"] = "default"
-        with pytest.raises(InvalidObjectError, match="namespace"):
-            await store.locate(namespaced)
-
     async def test_the_key_of_a_namespaced_manifest_is_namespace_and_name(
         self, manifests: ManifestBackend
     ) -> None:
@@ -74,21 +65,8 @@ class TestLocate:
         namespaced = {"metadata": {"namespace": "team-a", "name": "shop"}}
         assert await store.locate(namespaced) == "team-a/shop"  # type: ignore[arg-type]
 
-    async def test_a_missing_namespace_is_refused_for_a_namespaced_kind(
-        self, manifests: ManifestBackend
-    ) -> None:
-        store = await manifests.stores.open(manifests.namespaced_kind())
-        with pytest.raises(InvalidObjectError, match="namespace"):
-            await store.locate({"metadata": {"name": "shop"}})
-
 
 class TestApplyCreates:
-    async def test_an_applied_manifest_can_be_read(self, store: ManifestStore) -> None:
-        created = await create(store, text="hi", more=[1, {"a": None}])
-        assert created.key == "shop"
-        assert await store.get("shop") == created
-        assert spec(created) == {"text": "hi", "more": [1, {"a": None}]}
-
     async def test_the_created_object_is_a_complete_document_of_its_kind(
         self, store: ManifestStore
     ) -> None:
@@ -99,12 +77,6 @@ class TestApplyCreates:
         assert metadata["uid"]
         assert "managedFields" not in metadata
         assert str(metadata["creationTimestamp"]) > "2020"
-
-    async def test_the_creation_is_an_applied_event(self, store: ManifestStore) -> None:
-        async with store.watch() as events:
-            await listing(events)
-            created = await create(store)
-            assert await take(events, 1) == [Applied(created)]
 
     async def test_an_object_of_the_same_manager_is_not_created_again(
         self, store: ManifestStore
@@ -130,14 +102,6 @@ class TestApplyCreates:
             await store.apply(manifest(text="2"), manager=OURS, uid="", force=True)
         assert await store.get("shop") == existing
 
-    async def test_apply_does_not_adopt_an_object_stored_without_apply(
-        self, store: ManifestStore
-    ) -> None:
-        existing = await store.create("shop", msgspec.json.encode(manifest(text="1")))
-        with pytest.raises(ConflictError):
-            await create(store, text="2")
-        assert await store.get("shop") == existing
-
     async def test_apply_creates_a_deleted_object_with_another_uid(
         self, store: ManifestStore
     ) -> None:
@@ -146,15 +110,6 @@ class TestApplyCreates:
         second = await create(store)
         assert second.revision > first.revision
         assert uid(second) != uid(first)
-
-    async def test_uid_and_resource_version_of_the_manifest_are_ignored(
-        self, store: ManifestStore
-    ) -> None:
-        old = manifest()
-        metadata_of(old).update(resourceVersion="7", uid=OTHER_UID)
-        created = await store.apply(old, manager=OURS, uid="")
-        assert uid(created) != OTHER_UID
-        assert await store.get("shop") == created
 
 
 class TestRepeatedApply:
@@ -189,16 +144,6 @@ class TestRepeatedApply:
             await store.apply(manifest(text="2"), manager=OURS, uid=OTHER_UID)
         assert await store.get("shop") == created
 
-    async def test_apply_does_not_change_an_object_that_was_created_again(
-        self, store: ManifestStore
-    ) -> None:
-        first = await create(store, text="1")
-        await store.delete("shop")
-        second = await create(store, text="1")
-        with pytest.raises(ConflictError):
-            await store.apply(manifest(text="2"), manager=OURS, uid=uid(first), force=True)
-        assert await store.get("shop") == second
-
     async def test_apply_with_a_uid_does_not_create_a_deleted_object(
         self, store: ManifestStore
     ) -> None:
@@ -219,16 +164,6 @@ class TestFieldConflicts:
             await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created))
         assert raised.value.managers == (OURS,)
         assert await store.get("shop") == created
-
-    async def test_managers_that_set_the_same_value_do_not_conflict(
-        self, store: ManifestStore
-    ) -> None:
-        created = await create(store, text="1")
-        shared = await store.apply(manifest(text="1"), manager=THEIRS, uid=uid(created))
-        assert spec(shared) == {"text": "1"}
-        with pytest.raises(FieldConflictError) as raised:
-            await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
-        assert raised.value.managers == (THEIRS,)
 
     async def test_the_error_has_the_path_of_every_field_in_conflict(
         self, store: ManifestStore
@@ -257,12 +192,6 @@ class TestFieldConflicts:
             await store.apply(manifest(text="3"), manager=OURS, uid=uid(created))
         assert raised.value.managers == (THEIRS,)
 
-    async def test_a_label_can_be_in_conflict(self, store: ManifestStore) -> None:
-        created = await store.apply(manifest(labels={"a": "1"}), manager=OURS, uid="")
-        theirs = manifest(labels={"a": "2"})
-        with pytest.raises(FieldConflictError, match="labels"):
-            await store.apply(theirs, manager=THEIRS, uid=uid(created))
-
 
 class TestSharedFields:
     async def test_a_shared_field_stays_if_one_of_its_managers_drops_it(
@@ -286,13 +215,6 @@ class TestFormerManagers:
         managed = await store.managed("shop")
         assert [manager.name for manager in managed.managers] == [OURS]
 
-    async def test_fields_of_a_former_manager_are_taken_over_without_force(
-        self, store: ManifestStore
-    ) -> None:
-        created = await store.apply(manifest(text="1", dropped=True), manager=FORMER, uid="")
-        changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
-        assert spec(changed) == {"text": "2"}
-
     async def test_fields_of_a_former_manager_beside_our_own_are_removed(
         self, store: ManifestStore
     ) -> None:
@@ -302,15 +224,6 @@ class TestFormerManagers:
         await store.apply(manifest(text="1", more=True), manager=FORMER, uid=uid(created))
         changed = await store.apply(manifest(text="1"), manager=OURS, uid=uid(created))
         assert spec(changed) == {"text": "1", **theirs}
-
-    async def test_fields_of_other_managers_keep_their_manager(self, store: ManifestStore) -> None:
-        created = await create(store, text="1")
-        await store.apply(manifest(theirs=True), manager=THEIRS, uid=uid(created))
-        await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
-        assert {manager.name for manager in (await store.managed("shop")).managers} == {
-            OURS,
-            THEIRS,
-        }
 
 
 class TestManagers:
@@ -329,10 +242,6 @@ class TestManagers:
         wanted = manifest(text="1", more="1")
         [lost] = lost_fields(wanted, parse(taken.value), managed.managers, OURS)
         assert (lost.path, lost.managers) == (".spec.text", (THEIRS,))
-
-    async def test_managed_of_a_missing_object_raises_not_found(self, store: ManifestStore) -> None:
-        with pytest.raises(NotFoundError):
-            await store.managed("shop")
 
 
 class TestImmutableFields:
@@ -383,21 +292,8 @@ class TestPatchStatus:
             await store.patch_status("shop", {"n": 2}, revision=created.revision)
         assert await store.get("shop") == patched
 
-    async def test_a_patch_of_a_missing_object_raises_not_found(self, store: ManifestStore) -> None:
-        with pytest.raises(NotFoundError):
-            await store.patch_status("shop", {"ready": True})
-
 
 class TestDeleteByUid:
-    async def test_an_object_with_the_given_uid_is_deleted(self, store: ManifestStore) -> None:
-        created = await create(store)
-        async with store.watch() as events:
-            await listing(events)
-            deleted_at = await store.delete("shop", revision=created.revision, uid=uid(created))
-            [deleted] = await take(events, 1)
-        assert isinstance(deleted, Deleted)
-        assert created.revision <= deleted_at <= deleted.revision
-
     async def test_an_object_of_another_uid_is_not_deleted(self, store: ManifestStore) -> None:
         created = await create(store)
         with pytest.raises(ConflictError):
@@ -424,10 +320,3 @@ class TestFinalizers:
             if isinstance(deleted, Applied):  # a store may send the last state again
                 [deleted] = await take(events, 1)
         assert isinstance(deleted, Deleted)
-
-
-class TestHistory:
-    async def test_the_history_ends_with_the_newest_state(self, store: ManifestStore) -> None:
-        created = await create(store, text="1")
-        changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
-        assert (await store.history("shop"))[-1] == changed

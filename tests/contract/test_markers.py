@@ -55,9 +55,6 @@ class TestHistory:
         written = [await put(store, "shop", str(number)) for number in range(4)]
         assert await store.history("shop") == written[-2:]
 
-    async def test_the_history_of_an_unused_key_is_empty(self, store: Store) -> None:
-        assert await store.history("shop") == []
-
     async def test_the_history_of_a_key_excludes_keys_below_it(self, store: Store) -> None:
         stored = await put(store, "a")
         await put(store, "a.b")
@@ -71,26 +68,11 @@ class TestPurge:
         purged_at = await store.delete("shop", purge=True)
         assert await store.history("shop") == [Deleted("shop", purged_at, purged=True)]
 
-    async def test_a_purge_does_not_change_other_keys(self, store: Store) -> None:
-        await put(store, "a")
-        child = await put(store, "a.b")
-        await store.delete("a", purge=True)
-        assert await store.get("a.b") == child
-
-    async def test_a_deleted_key_can_be_purged(self, store: Store) -> None:
-        await put(store, "shop")
-        deleted_at = await store.delete("shop")
-        assert await store.delete("shop", purge=True) > deleted_at
-
     async def test_a_delete_marker_can_be_purged_at_its_revision(self, store: Store) -> None:
         await put(store, "shop")
         deleted_at = await store.delete("shop")
         purged_at = await store.delete("shop", revision=deleted_at, purge=True)
         assert await store.history("shop") == [Deleted("shop", purged_at, purged=True)]
-
-    async def test_a_purge_of_an_unused_key_raises_not_found(self, store: Store) -> None:
-        with pytest.raises(NotFoundError):
-            await store.delete("shop", purge=True)
 
     async def test_a_purge_of_a_stale_revision_is_refused(self, store: Store) -> None:
         stale = await put(store, "shop", "1")
@@ -124,13 +106,6 @@ class TestWatch:
         async with store.watch() as events:
             _, *shown, _ = await listing(events)
         assert shown == [Applied(recreated)]
-
-    async def test_a_purge_is_a_deleted_event(self, store: Store) -> None:
-        await put(store, "a")
-        async with store.watch() as events:
-            await listing(events)
-            purged_at = await store.delete("a", purge=True)
-            assert await take(events, 1) == [Deleted("a", purged_at, purged=True)]
 
     async def test_a_purge_of_a_deleted_key_is_another_deleted_event(self, store: Store) -> None:
         await put(store, "a")

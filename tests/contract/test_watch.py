@@ -48,13 +48,6 @@ class TestList:
         assert isinstance(end, Listed)
         assert end.revision >= stored[-1].revision
 
-    async def test_a_listing_shows_only_the_newest_state_of_a_key(self, store: Store) -> None:
-        await put(store, "a", "1")
-        newest = await put(store, "a", "2")
-        async with store.watch() as events:
-            _, *shown, _ = await listing(events)
-        assert shown == [Applied(newest)]
-
     async def test_the_listing_of_an_empty_store_ends_at_once(self, store: Store) -> None:
         async with store.watch() as events:
             begin, end = await listing(events)
@@ -69,14 +62,6 @@ class TestList:
         newest = await put(store, "b")
         async with store.watch() as events:
             assert (await listing(events))[-1] == Listed(newest.revision)
-
-    async def test_a_listing_shows_no_deleted_object(self, store: Store) -> None:
-        await put(store, "a")
-        await put(store, "b")
-        await store.delete("a")
-        async with store.watch() as events:
-            _, *shown, _ = await listing(events)
-        assert [event.stored.key for event in shown if isinstance(event, Applied)] == ["b"]
 
     async def test_the_revision_of_a_listing_includes_a_last_deletion(self, store: Store) -> None:
         await put(store, "a")
@@ -114,12 +99,6 @@ class TestChanges:
         assert deleted.revision >= deleted_at
         assert after == Applied(recreated)
 
-    async def test_each_of_many_changes_is_an_event_in_order(self, store: Store) -> None:
-        async with store.watch() as events:
-            await listing(events)
-            written = [await put(store, f"k{number % 7}", str(number)) for number in range(CHANGES)]
-            assert await take(events, CHANGES) == [Applied(stored) for stored in written]
-
     async def test_no_event_is_lost_between_the_listing_and_the_changes(self, store: Store) -> None:
         keys = [f"k{number}" for number in range(200)]
 
@@ -142,30 +121,6 @@ class TestChanges:
         assert sorted(listed) == sorted(keys[: len(listed)])
         assert followed == keys[len(listed) :]
 
-    async def test_two_watches_have_the_same_events(self, store: Store) -> None:
-        async with store.watch() as first_events, store.watch() as second_events:
-            await listing(first_events)
-            await listing(second_events)
-            stored = await put(store, "a")
-            assert await take(first_events, 1) == await take(second_events, 1) == [Applied(stored)]
-
-    async def test_closing_one_watch_does_not_end_another(self, store: Store) -> None:
-        async with store.watch() as first_events:
-            await listing(first_events)
-            async with store.watch() as second_events:
-                await listing(second_events)
-            stored = await put(store, "a")
-            assert await take(first_events, 1) == [Applied(stored)]
-
-    async def test_a_watch_sees_writes_through_another_handle_of_the_store(
-        self, backend: Backend, store: Store
-    ) -> None:
-        reopened = await backend.stores.open(backend.kind())
-        async with reopened.watch() as events:
-            await listing(events)
-            stored = await put(store, "a")
-            assert await take(events, 1) == [Applied(stored)]
-
 
 class TestIncarnation:
     async def test_every_watch_of_a_store_has_the_same_incarnation(self, store: Store) -> None:
@@ -175,13 +130,6 @@ class TestIncarnation:
                 incarnations.add((await listing(events))[0])
             await put(store, "a")
         assert len(incarnations) == 1
-
-    async def test_a_store_opened_twice_has_one_incarnation(
-        self, backend: Backend, store: Store
-    ) -> None:
-        reopened = await backend.stores.open(backend.kind())
-        async with store.watch() as first_events, reopened.watch() as second_events:
-            assert (await listing(first_events))[0] == (await listing(second_events))[0]
 
     async def test_a_second_reader_that_begins_during_writes_changes_no_incarnation(
         self, store: Store
@@ -229,15 +177,6 @@ class TestClose:
             await take(first_events, 1)
             await take(second_events, 1)
             await eventually_watched(backend, 2)
-        await eventually_watched(backend, 0)
-
-    async def test_a_watch_closed_during_its_listing_leaves_no_consumer(
-        self, backend: Backend, store: Store
-    ) -> None:
-        for key in ("a", "b", "c"):
-            await put(store, key)
-        async with store.watch() as events:
-            await take(events, 2)
         await eventually_watched(backend, 0)
 
     async def test_a_failed_watch_leaves_no_consumer(self, backend: Backend, store: Store) -> None:

@@ -10,7 +10,6 @@ import pytest
 from controllers.greetings import Greetings
 from natsctl import Controller, Object, Plan, connect, kv, primary
 from natsctl.jetstream.bucket import Bucket
-from natsctl.jetstream.events import KvEvent, events_of
 from natsctl.jetstream.store import BucketStore
 from natsctl.model.plans import PlanSummary
 from natsctl.telemetry.hiding import MASK
@@ -58,10 +57,6 @@ async def put(nats: Nats, bucket: str, key: str, value: bytes = GREETING) -> Non
     await nats.connection.request(f"$KV.{bucket}.{key}", value)
 
 
-async def events(nats: Nats, key: str) -> list[KvEvent]:
-    return await events_of(nats.connection, "greetings", key)
-
-
 class TestReads:
     async def test_home_has_a_row_per_controller(self, client: ConsoleClient) -> None:
         home = await client.read("home")
@@ -79,25 +74,6 @@ class TestReads:
             return row["queued"]
 
         await eventually(lambda: _is(queued, 0))
-
-    async def test_a_table_has_the_primaries_of_a_controller(self, client: ConsoleClient) -> None:
-        table = await client.read("keys", controller="greetings")
-        assert table["columns"][:2] == ["KEY", "REVISION"]
-        assert [row["key"] for row in table["rows"]] == ["shop"]
-        assert (table["total"], table["next"]) == (1, None)
-
-    async def test_a_key_has_its_tree_its_syncs_and_its_revisions(
-        self, client: ConsoleClient
-    ) -> None:
-        view = await client.read("key", controller="greetings", key="shop")
-        assert [branch["kind"] for branch in view["tree"]["branches"]] == ["Route.routes"]
-        assert view["explain"][0]["syncs"][-1]["error"] == ""
-        assert [revision["changed"] for revision in view["revisions"]] == [
-            [],
-            ["status.ready"],
-        ]
-        assert json.loads(view["object"]["text"])["spec"] == {"text": "hi"}
-        assert view["errors"] == {}
 
     async def test_an_object_of_the_tree_is_shown_without_secrets(
         self, client: ConsoleClient, nats: Nats
@@ -118,36 +94,9 @@ class TestReads:
         reply = await client.get("manifest", **query, key="none")
         assert reply.problem == ("not_found", "greetings knows no Route.routes/none")
 
-    async def test_two_revisions_are_compared(self, client: ConsoleClient) -> None:
-        view = await client.read("key", controller="greetings", key="shop")
-        first, last = (revision["revision"] for revision in view["revisions"])
-        query: dict[str, str | int] = {"controller": "greetings", "key": "shop"}
-        difference = await client.read("diff", **query, **{"from": first, "to": last})
-        assert (difference["from"], difference["to"]) == (first, last)
-        assert {"path": "status.ready", "before": None, "after": True} in difference["differences"]
-        assert (await client.read("diff", **query))["from"] == first
-
     async def test_a_revision_that_is_not_kept_is_not_found(self, client: ConsoleClient) -> None:
         reply = await client.get("diff", bucket="greetings", key="shop", **{"from": 900})
         assert reply.problem[0] == "invalid"
-
-    async def test_a_key_without_an_object_and_a_past_is_not_found(
-        self, client: ConsoleClient
-    ) -> None:
-        reply = await client.get("key", controller="greetings", key="nothing")
-        assert (reply.status, reply.problem[0]) == (404, "not_found")
-
-    async def test_the_members_are_listed(self, client: ConsoleClient) -> None:
-        (controller,) = (await client.read("home"))["controllers"]
-        assert [daemon["answered"] for daemon in controller["daemons"]] == [True]
-
-    async def test_buckets_name_the_controllers_of_their_primaries(
-        self, client: ConsoleClient
-    ) -> None:
-        listed = await client.read("buckets")
-        controllers = {bucket["name"]: bucket["controllers"] for bucket in listed["buckets"]}
-        assert controllers["greetings"] == ["greetings"]
-        assert controllers["routes"] == []
 
     async def test_an_unknown_controller_is_not_found(self, client: ConsoleClient) -> None:
         reply = await client.get("keys", controller="greeting")
@@ -158,67 +107,6 @@ class TestReads:
 
 
 class TestActions:
-    async def test_a_resync_queues_the_key_and_names_the_user(
-        self, client: ConsoleClient, nats: Nats
-    ) -> None:
-        reply = await client.act("resync", controller="greetings", keys=["shop", "no"])
-        assert reply.body["message"].startswith("1 key of greetings queued in ")
-        assert reply.body["warnings"] == ["greetings/no does not exist"]
-        assert reply.body["recorded"]
-        (event,) = [e for e in await events(nats, "shop") if e.reason == "ConsoleResync"]
-        user = (await client.read("session"))["os_user"]
-        assert event.message.startswith(f"resync by {user} in the console: 1 key")
-
-    async def test_a_paused_key_is_shown_and_resumed(self, client: ConsoleClient) -> None:
-        paused = await client.act(
-            "pause", controller="greetings", keys=["shop"], reason="a disk", **{"for": "2h"}
-        )
-        assert paused.body["message"].startswith("greetings/shop paused until 20")
-
-        async def state() -> Any:
-            table = await client.read("keys", controller="greetings")
-            return table["rows"][0]["state"]
-
-        await eventually(lambda: _is(state, "paused"))
-        resumed = await client.act("resume", controller="greetings", keys=["shop"])
-        assert resumed.body["message"] == "greetings/shop resumed"
-        await eventually(lambda: _is(state, ""))
-
-    async def test_a_whole_controller_is_paused_and_resumed(self, client: ConsoleClient) -> None:
-        await client.act("pause", controller="greetings", everything=True, reason="a disk")
-
-        async def reason() -> Any:
-            (row,) = (await client.read("home"))["controllers"]
-            return row["paused_whole"] and row["paused_whole"]["reason"]
-
-        await eventually(lambda: _is(reason, "a disk"))
-        resumed = await client.act("resume", controller="greetings", everything=True)
-        assert resumed.body["message"] == "controller greetings resumed"
-        await eventually(lambda: _is(reason, None))
-
-    async def test_an_action_on_a_whole_controller_is_recorded_as_an_event(
-        self, client: ConsoleClient, nats: Nats
-    ) -> None:
-        await client.act("resync", controller="greetings")
-        (event,) = await events(nats, "natsctl.io/controller")
-        assert event.reason == "ConsoleResync"
-
-    async def test_a_recording_is_downloaded(self, client: ConsoleClient) -> None:
-        await client.act("record", controller="greetings", keys=["shop"])
-        await client.act("resync", controller="greetings", keys=["shop"])
-        query = {"controller": "greetings", "key": "shop"}
-
-        async def downloaded() -> tuple[str, bytes]:
-            url = f"{client.origin}/api/recording"
-            async with client.session.get(url, params=query) as answer:
-                name = answer.headers.get("Content-Disposition", "")
-                assert answer.status == 200
-                return name, await answer.read()
-
-        name, text = await eventually(downloaded)
-        assert name == 'attachment; filename="greetings-shop.json"'
-        assert json.loads(text)["key"] == "shop"
-
     async def test_a_controller_that_the_console_has_is_planned_by_the_console(
         self, nats_server: NatsServer
     ) -> None:
@@ -254,19 +142,6 @@ class TestGarbage:
 
         (orphan,) = await eventually(planned)
         return {field: orphan[field] for field in ("kind", "key", "revision")}
-
-    async def test_the_chosen_objects_are_deleted_after_the_count_was_typed(
-        self, client: ConsoleClient, orphan: dict[str, Any], nats: Nats
-    ) -> None:
-        reply = await client.act("garbage", controller="greetings", objects=[orphan], count=1)
-        assert reply.body["message"] == "1 object of greetings deleted"
-
-        async def orphans() -> Any:
-            return (await client.read("garbage", controller="greetings"))["orphans"]
-
-        await eventually(lambda: _is(orphans, []))
-        routes = BucketStore(Bucket(nats.connection, "routes"))
-        assert [message.key for message in await routes.listing()] == ["shop"]
 
     async def test_a_wrong_count_deletes_nothing(
         self, client: ConsoleClient, orphan: dict[str, Any]
@@ -374,18 +249,6 @@ class TestEdits:
         assert reply.problem[0] == "invalid"
         assert "spec.text has ***" in reply.problem[1]
 
-    async def test_an_earlier_revision_is_restored_without_its_status(
-        self, client: ConsoleClient, nats: Nats, secret: dict[str, Any]
-    ) -> None:
-        await put(nats, "routes", "a", b'{"spec": {"text": "new"}, "status": {"ready": false}}')
-        back = {"bucket": "routes", "keys": ["a"], "revision": secret["revision"]}
-        await client.act("rollback", **back, sure=True)
-        stored = await self.stored(nats)
-        assert stored["spec"] == {"text": "hi", "password": "one-secret"}
-        assert stored["status"] == {"ready": False}
-        again = await client.act("rollback", **back, sure=True)
-        assert again.problem == ("invalid", "nothing would change")
-
 
 class TestValues:
     async def test_secrets_are_masked_in_objects_and_differences(
@@ -428,24 +291,6 @@ class TestValues:
             generations = [row["cells"][2] for row in table["rows"]]
             assert generations == ["3"] * 4 + ["-"] * 4
             assert "large" in table["note"]
-
-    async def test_a_large_value_is_cut(self, nats_server: NatsServer, nats: Nats) -> None:
-        async with console_on(nats_server.url) as client:
-            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
-            await put(nats, "shops", "a", b"x" * 1_000_000)
-            shown = (await client.read("key", bucket="shops", key="a"))["object"]
-            assert (shown["kind"], shown["bytes"]) == ("text", 1_000_000)
-            assert len(shown["text"]) + shown["omitted"] == 1_000_000
-            assert len(shown["text"]) == 100_000
-
-    async def test_invisible_characters_are_shown_as_escapes(
-        self, nats_server: NatsServer, nats: Nats
-    ) -> None:
-        async with console_on(nats_server.url) as client:
-            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
-            await put(nats, "shops", "a", "good \u202edab\u202c".encode())
-            (row,) = (await client.read("keys", bucket="shops"))["rows"]
-            assert row["cells"][-1] == r"good \u202edab\u202c"
 
     @pytest.mark.parametrize(
         ("value", "kind"),
@@ -511,18 +356,6 @@ class TestTables:
         async with console_on(nats_server.url) as console:
             yield console
 
-    async def test_pages_are_in_the_order_of_keys(self, many: ConsoleClient) -> None:
-        first = await many.read("keys", bucket="many", limit=50)
-        assert [row["key"] for row in first["rows"][:2]] == ["key-00000", "key-00001"]
-        assert (len(first["rows"]), first["total"], first["next"]) == (50, self.COUNT, 50)
-        last = await many.read("keys", bucket="many", offset=self.COUNT - 1)
-        assert ([row["key"] for row in last["rows"]], last["next"]) == (["key-05999"], None)
-
-    async def test_a_prefix_selects_keys(self, many: ConsoleClient) -> None:
-        page = await many.read("keys", bucket="many", prefix="key-059", offset=20, limit=10)
-        assert [row["key"] for row in page["rows"]] == [f"key-059{n}" for n in range(20, 30)]
-        assert page["total"] == 100
-
     async def test_the_first_rows_of_many_keys_do_not_wait_for_all_names(
         self, nats_server: NatsServer, nats: Nats
     ) -> None:
@@ -585,19 +418,6 @@ class TestTables:
             return [row["key"] for row in page["rows"]] == [f"key-{n:05}" for n in range(5, 15)]
 
         await eventually(first)
-
-    async def test_a_change_reaches_the_page(self, many: ConsoleClient, nats: Nats) -> None:
-        async with many.live(view="keys", bucket="many") as live:
-            await live.next("state", connected=True)
-
-            async def change() -> None:
-                while True:
-                    await put(nats, "many", "key-00007", b"{}")
-                    await asyncio.sleep(0.1)
-
-            changing = asyncio.create_task(change())
-            await live.next("changed")
-            changing.cancel()
 
     @pytest.mark.parametrize(
         "query",

@@ -104,13 +104,6 @@ class TestWithoutADaemon:
         home = await client.read("home")
         assert (home["no_daemon"], home["controllers"]) == (True, [])
 
-    async def test_buckets_are_browsed(self, client: ConsoleClient, nats: Nats) -> None:
-        await bucket(nats, "shops")
-        await nats.connection.request("$KV.shops.a", b'{"spec": {}}')
-        assert [row["name"] for row in (await client.read("buckets"))["buckets"]] == ["shops"]
-        assert (await client.read("keys", bucket="shops"))["rows"][0]["key"] == "a"
-        assert (await client.read("key", bucket="shops", key="a"))["object"]["revision"] == 1
-
     async def test_a_question_about_a_controller_states_what_to_do(
         self, client: ConsoleClient
     ) -> None:
@@ -127,69 +120,11 @@ class TestWithoutADaemon:
         assert (await client.get("keys", bucket="nothing")).problem[0] == "not_found"
 
 
-class TestOldDaemons:
-    @pytest.fixture
-    async def old(self, nats: Nats) -> AsyncIterator[None]:
-        async with fake_daemon(nats.connection, "old", OLD, Verb.RESYNC):
-            yield
-
-    async def test_reports_of_an_older_daemon_are_shown(
-        self, client: ConsoleClient, old: None
-    ) -> None:
-        (row,) = (await client.read("home"))["controllers"]
-        assert (row["primaries"], row["failing"], row["state"]) == (3, 1, "syncing")
-        assert (row["activity"], row["lanes"], row["queued"]) == (None, None, None)
-
-    async def test_the_error_names_a_verb_that_an_older_daemon_lacks(
-        self, client: ConsoleClient, old: None
-    ) -> None:
-        view = await client.read("key", controller="shops", key="a")
-        assert view["errors"]["explain"]["reason"] == "old_daemon"
-        assert "knows explain" in view["errors"]["explain"]["message"]
-        assert "0.0.9" in view["errors"]["tree"]["message"]
-        for name, verb in (("garbage", "garbage"), ("recording", "recording")):
-            reply = await client.get(name, controller="shops", key="a")
-            assert reply.status in (400, 501), (verb, reply)
-
-    async def test_a_plan_of_an_older_daemon_names_the_option_that_helps(
-        self, client: ConsoleClient, old: None
-    ) -> None:
-        reply = await client.act("plan", controller="shops", keys=["a"])
-        assert (reply.status, reply.problem[0]) == (501, "old_daemon")
-        assert "natsctl console -c M:C" in reply.problem[1]
-
-    async def test_keys_of_an_older_daemon_are_found_by_the_bucket(
-        self, client: ConsoleClient, old: None
-    ) -> None:
-        reply = await client.get("keys", controller="shops")
-        assert reply.problem[0] == "old_daemon"
-        assert "under Buckets" in reply.problem[1]
-
-
 class TestSeveralDaemons:
     @pytest.fixture
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Wait for the answers of daemons for a short time."""
         monkeypatch.setattr("natsctl.daemon.client.FIND_S", 4.0)
-
-    async def test_a_daemon_that_does_not_answer_is_named(
-        self, client: ConsoleClient, nats: Nats, impatient: None
-    ) -> None:
-        answers = {**OLD, "daemon": {**OLD["daemon"], "id": "one"}}  # type: ignore[dict-item]
-        async with (
-            fake_daemon(nats.connection, "one", answers),
-            # it answers in the name of the other
-            fake_daemon(nats.connection, "two", answers, number=2),
-        ):
-
-            async def is_named() -> bool:
-                home = await client.read("home")
-                assert home["partial"] == {"answered": 1, "expected": 2, "missing": ["desk:7"]}
-                (row,) = home["controllers"]
-                assert [daemon["answered"] for daemon in row["daemons"]] == [True, False]
-                return True
-
-            await eventually(is_named)
 
     async def test_keys_time_out_if_no_daemon_answers(
         self, client: ConsoleClient, nats: Nats, impatient: None
@@ -348,51 +283,6 @@ def documented_subjects() -> list[str]:
     return [*commands, *schemas, "$KV.greetings.>", *added]
 
 
-class TestReconnect:
-    async def test_a_lost_connection_is_reported_until_it_returns(
-        self, nats_server: NatsServer, client: ConsoleClient, nats: Nats
-    ) -> None:
-        await bucket(nats, "shops")
-        await nats.connection.request("$KV.shops.a", b"1")
-        assert (await client.read("keys", bucket="shops"))["total"] == 1
-        async with client.live(view="keys", bucket="shops") as live:
-            await live.next("state", connected=True)
-            nats_server.kill()
-            lost = await live.next("state", connected=False)
-            assert lost["error"]
-            assert not (await client.read("session"))["connected"]
-            assert (await client.get("buckets")).problem[0] in ("unavailable", "timeout")
-            await nats_server.start()
-            await live.next("state", connected=True)
-
-        await eventually(lambda: _put(nats, "b"))
-
-        async def keys() -> bool:
-            reply = await client.get("keys", bucket="shops")
-            return reply.status == 200 and [row["key"] for row in reply.body["rows"]] == ["a", "b"]
-
-        await eventually(keys)
-
-    async def test_a_new_daemon_is_found(self, client: ConsoleClient, nats: Nats) -> None:
-        assert (await client.read("home"))["no_daemon"]
-        async with client.live(view="home") as live, daemon_on(nats, Greetings()):
-            await live.next("changed")
-
-            async def controllers() -> bool:
-                home = await client.read("home")
-                return [row["name"] for row in home["controllers"]] == ["greetings"]
-
-            await eventually(controllers)
-
-
-async def _put(nats: Nats, key: str) -> bool:
-    try:
-        await nats.connection.request(f"$KV.shops.{key}", b"2")
-    except Exception:  # noqa: BLE001 - not connected yet
-        return False
-    return True
-
-
 class TestCommand:
     @pytest.fixture
     def natsctl(self, tmp_path: Path, nats_server: NatsServer) -> Natsctl:
@@ -460,14 +350,6 @@ class TestCommand:
         result = await natsctl("console", "--port", str(nats_server.port))
         assert result.status == 2
         assert f"cannot listen on 127.0.0.1:{nats_server.port}" in result.err
-
-    async def test_an_unknown_host_is_an_error_that_names_the_reason(
-        self, natsctl: Natsctl
-    ) -> None:
-        result = await natsctl("console", "--bind", "no.such.host.invalid")
-        assert result.status == 2
-        assert "cannot listen on no.such.host.invalid:" in result.err
-        assert "unknown error" not in result.err
 
     async def test_an_address_that_others_reach_is_a_warning(self, natsctl: Natsctl) -> None:
         async with natsctl.running("console", "--port", "0", "--bind", "0.0.0.0") as console:

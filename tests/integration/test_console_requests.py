@@ -47,17 +47,6 @@ async def test_the_token_counts_only_as_a_header(client: ConsoleClient) -> None:
     assert await status(client, "/api/session", Authorization=f"Bearer {token}") == 200
 
 
-async def test_the_answer_states_how_to_get_a_new_url(client: ConsoleClient) -> None:
-    assert "natsctl console" in (await client.get("home")).problem[1]
-
-
-async def test_no_answer_sets_a_cookie(client: ConsoleClient) -> None:
-    client.sign_in()
-    for url in (client.url, f"{client.origin}/api/session"):
-        async with client.session.get(url) as answer:
-            assert (answer.status, "Set-Cookie" in answer.headers) == (200, False)
-
-
 @pytest.mark.parametrize("path", ["/", "/nothing", "/api/home", "/api/nothing", "/api/live?view=x"])
 @pytest.mark.parametrize("signed_in", [True, False])
 async def test_every_answer_has_the_policy(
@@ -87,15 +76,6 @@ async def test_an_action_of_another_origin_is_refused(client: ConsoleClient, ori
 async def test_an_action_without_the_token_is_refused(client: ConsoleClient) -> None:
     reply = await client.act("pause", controller="shops", everything=True)
     assert (reply.status, reply.problem[0]) == (401, "signed_out")
-
-
-@pytest.mark.parametrize(
-    "path", ["/", "/keys/a", "/key/a/b/c.d=e", "/garbage", "/members", "/buckets/a/b"]
-)
-async def test_each_view_has_a_url(client: ConsoleClient, path: str) -> None:
-    client.sign_in()
-    async with client.session.get(f"{client.origin}{path}") as answer:
-        assert (answer.status, answer.content_type) == (200, "text/html")
 
 
 async def test_the_files_of_the_page_have_their_types(client: ConsoleClient) -> None:

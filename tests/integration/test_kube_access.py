@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import json
-import os
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -131,13 +129,6 @@ async def test_a_token_that_the_server_does_not_know_is_refused_at_once(
     assert "s3cret" not in str(raised.value)
 
 
-async def test_a_user_without_credentials_is_anonymous(kubeconfigs: Kubeconfigs) -> None:
-    async with connecting(kubeconfigs.write({})) as transport:
-        assert json.loads((await transport.call("GET", "/version")).body)["major"]
-        with pytest.raises(PermissionDeniedError, match="system:anonymous"):
-            await transport.call("GET", "/api/v1/secrets")
-
-
 @pytest.mark.parametrize(
     ("user", "cluster", "message"),
     [
@@ -259,14 +250,6 @@ async def test_an_exec_plugin_authenticates_with_a_token(kubeconfigs: Kubeconfig
     assert base64.b64decode(authority) == kubeconfigs.server.ca.read_bytes()
 
 
-async def test_an_exec_plugin_authenticates_with_a_certificate(kubeconfigs: Kubeconfigs) -> None:
-    certificate, key = kubeconfigs.server.certificate("admin")
-    script = kubeconfigs.printing(
-        clientCertificateData=certificate.read_text(), clientKeyData=key.read_text()
-    )
-    assert await is_admin(kubeconfigs.write(kubeconfigs.plugin(script)))
-
-
 async def test_a_plugin_runs_again_when_its_credential_expires(
     kubeconfigs: Kubeconfigs,
 ) -> None:
@@ -282,16 +265,6 @@ async def test_a_plugin_runs_again_when_its_credential_expires(
         await eventually(ran_again)
         kubeconfigs.printing(token=token, expirationTimestamp="2120-01-01T00:00:00Z")
         await eventually(ran_again)
-
-
-async def test_a_plugin_runs_again_once_after_a_refusal(kubeconfigs: Kubeconfigs) -> None:
-    user = kubeconfigs.plugin(kubeconfigs.printing(token="expired"))
-    async with connecting(kubeconfigs.write(user)) as transport:
-        kubeconfigs.printing(token=kubeconfigs.server.admin_token)
-        assert all(await asyncio.gather(*(is_allowed_everything(transport) for _ in range(10))))
-        assert kubeconfigs.runs == 2
-        assert await is_allowed_everything(transport)
-    assert kubeconfigs.runs == 2
 
 
 async def test_the_error_of_a_refusal_has_the_failure_of_the_plugin(
@@ -347,26 +320,6 @@ async def test_an_unknown_ca_is_refused_unless_tls_is_insecure(
     )
 
 
-async def test_tls_server_name_replaces_the_host_name(kubeconfigs: Kubeconfigs) -> None:
-    user = {"token": kubeconfigs.server.admin_token}
-    assert await is_admin(kubeconfigs.write(user, **{"tls-server-name": "kube.test"}))
-    with pytest.raises(StoreError, match="certificate is not accepted"):
-        await is_admin(kubeconfigs.write(user, **{"tls-server-name": "other.test"}))
-
-
-async def test_the_context_selects_the_user(
-    kubeconfigs: Kubeconfigs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = kubeconfigs.server.tokens
-    admin = kubeconfigs.write({"token": tokens["admin"]}, "one").kubeconfig
-    guest = kubeconfigs.write({"token": tokens["guest"]}, "two").kubeconfig
-    monkeypatch.setenv("KUBECONFIG", os.pathsep.join([guest, "/not/there", admin]))  # type: ignore[list-item]
-    assert not await is_admin(KubeOptions())
-    assert await is_admin(KubeOptions(context="one"))
-    with pytest.raises(UsageError, match="no context 'on'; known are one, two"):
-        await is_admin(KubeOptions(context="on"))
-
-
 async def test_a_changed_current_context_does_not_redirect_the_connection(
     kubeconfigs: Kubeconfigs,
 ) -> None:
@@ -381,13 +334,6 @@ async def test_a_changed_current_context_does_not_redirect_the_connection(
         kubeconfigs.file.write_text(yaml.safe_dump(content))
         assert await is_allowed_everything(transport)
     assert elsewhere.requests == []
-
-
-async def test_impersonation_uses_the_named_user_and_groups(kubeconfigs: Kubeconfigs) -> None:
-    token = kubeconfigs.server.admin_token
-    assert not await is_admin(kubeconfigs.write({"token": token, "as": "guest"}))
-    groups = ["guests", "system:masters"]
-    assert await is_admin(kubeconfigs.write({"token": token, "as": "guest", "as-groups": groups}))
 
 
 async def test_impersonation_sends_the_extra_fields_of_the_user(
@@ -411,19 +357,6 @@ async def test_a_server_and_a_token_suffice_without_a_kubeconfig(kube_server: Ku
             server=kube_server.url, token=kube_server.admin_token, tls_ca=str(kube_server.ca)
         )
     )
-
-
-async def test_the_namespace_is_that_of_the_options_the_context_or_default(
-    kube_server: KubeServer,
-) -> None:
-    for options, namespace in (
-        (KubeOptions(kubeconfig=str(kube_server.kubeconfig())), "default"),
-        (KubeOptions(kubeconfig=str(kube_server.kubeconfig(namespace="shop"))), "shop"),
-        (KubeOptions(kubeconfig=str(kube_server.kubeconfig()), namespace="own"), "own"),
-    ):
-        async with connecting(options) as transport:
-            assert transport.namespace == namespace
-            assert transport.server == kube_server.url
 
 
 class Pod:
@@ -462,26 +395,6 @@ async def test_in_a_pod_the_service_account_is_used_and_its_token_rotates(
             await is_allowed_everything(transport)
 
 
-async def test_a_kubeconfig_that_appears_later_does_not_replace_the_service_account(
-    pod: Pod, kube_server: KubeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pod.token("expired")
-    async with connecting(KubeOptions(service_account=str(pod.folder))) as transport:
-        monkeypatch.setenv("KUBECONFIG", str(kube_server.kubeconfig("guest")))
-        pod.token(kube_server.admin_token)
-        assert await is_allowed_everything(transport)
-
-
-async def test_a_pod_without_a_token_is_a_usage_error(pod: Pod) -> None:
-    with pytest.raises(UsageError, match="token file does not exist"):
-        await is_admin(KubeOptions(service_account=str(pod.folder)))
-
-
-async def test_a_missing_cluster_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no Kubernetes cluster"):
-        await is_admin(KubeOptions())
-
-
 async def test_the_proxy_of_the_kubeconfig_is_used(kubeconfigs: Kubeconfigs) -> None:
     token = kubeconfigs.server.admin_token
     async with proxying() as proxy:
@@ -493,17 +406,6 @@ async def test_the_proxy_of_the_kubeconfig_is_used(kubeconfigs: Kubeconfigs) -> 
     with pytest.raises(StoreError, match="the proxy: connection refused") as raised:
         await is_admin(KubeOptions(kubeconfig=path, attempts_max=1))
     assert "s3cret" not in str(raised.value)
-
-
-async def test_the_proxy_of_the_environment_is_used(
-    kubeconfigs: Kubeconfigs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = f"https://kube.test:{kubeconfigs.server.port}"
-    options = kubeconfigs.write({"token": kubeconfigs.server.admin_token}, server=server)
-    async with proxying() as proxy:
-        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        assert await is_admin(options)
-        assert proxy.asked == [f"kube.test:{kubeconfigs.server.port}"]
 
 
 async def test_a_watch_uses_the_proxy_and_breaks_with_it(
@@ -520,8 +422,3 @@ async def test_a_watch_uses_the_proxy_and_breaks_with_it(
         with pytest.raises(WatchBrokenError):
             await read_on(stream)
     assert len(proxy.asked) == 1
-
-
-def test_the_cli_starts_without_importing_the_kubernetes_client() -> None:
-    code = "import sys, natsctl.cli.main; sys.exit('kubernetes' in sys.modules)"
-    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

@@ -40,28 +40,6 @@ def raw(content: bytes, *, ends: bool = False) -> Handler:
     return handle
 
 
-async def test_responses_before_the_final_one_are_skipped() -> None:
-    hints = raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n")
-    async with answering(hints) as server, connecting(to(server.url)) as transport:
-        assert (await transport.call("GET", "/a")).body == b"{}"
-        assert (await transport.call("GET", "/b")).status == 200
-    assert len(server.connections) == 1
-
-
-async def test_a_body_of_several_pieces_arrives_complete() -> None:
-    received = []
-
-    async def receive(request: web.Request) -> web.StreamResponse:
-        received.append((request.content_length, await request.content.read()))
-        return web.Response(body=b"{}")
-
-    body = json.dumps({"text": "x" * 700_000}).encode()
-    async with answering(receive) as server, connecting(to(server.url)) as transport:
-        await transport.call("POST", "/a", body=body)
-        await transport.call("POST", "/b", body=b"{}")
-    assert received == [(len(body), body), (2, b"{}")]
-
-
 async def test_a_refusal_before_the_end_of_the_body_is_read() -> None:
     refusal = web.Response(status=413, body=b"request is too large")
     async with answering(in_turn(refusal)) as server, connecting(to(server.url)) as transport:
@@ -106,24 +84,6 @@ async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
     assert len(server.connections) == 2
 
 
-async def test_a_large_response_arrives_complete_and_its_connection_is_used_again() -> None:
-    large = bytes(range(256)) * 20_000
-    async with (
-        answering(in_turn(web.Response(body=large), OK)) as server,
-        connecting(to(server.url)) as transport,
-    ):
-        assert (await transport.call("GET", "/a")).body == large
-        await transport.call("GET", "/b")
-    assert len(server.connections) == 1
-
-
-async def test_headers_after_a_body_in_chunks_are_skipped() -> None:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Digest\r\n\r\n"
-    chunks = raw(head + b"2\r\n{}\r\n0\r\nDigest: a\r\n\r\n")
-    async with answering(chunks) as server, connecting(to(server.url)) as transport:
-        assert (await transport.call("GET", "/a")).body == b"{}"
-
-
 async def test_headers_above_the_limit_are_refused() -> None:
     endless = raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 100_000)
     async with answering(endless) as server, connecting(to(server.url)) as transport:
@@ -140,13 +100,6 @@ async def pooling(*, idle_s: float = 60.0) -> AsyncIterator[HttpPool]:
 async def get(pool: HttpPool, access: Access, path: str) -> bytes:
     reply = await pool.send(access, "GET", path, (), None)
     return await reply.read(100)
-
-
-async def test_a_connection_without_requests_is_closed() -> None:
-    async with answering(in_turn(OK)) as server, pooling(idle_s=0.01) as pool:
-        assert await get(pool, await load_access(to(server.url), None), "/a") == b"{}"
-        (connection,) = server.connections
-        await eventually(connection.is_closing)
 
 
 async def test_new_credentials_are_sent_over_the_same_connection() -> None:

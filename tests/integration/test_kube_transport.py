@@ -4,8 +4,6 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +12,8 @@ from aiohttp import web
 from natsctl import KubeOptions
 from natsctl.errors import (
     ConflictError,
-    FieldConflictError,
     InvalidObjectError,
     NotFoundError,
-    PermissionDeniedError,
     StoreError,
     StoreMissingError,
     StoreTimeoutError,
@@ -62,15 +58,6 @@ async def test_a_write_is_retried_only_if_it_is_marked_safe() -> None:
         assert len(server.requests) == 6
 
 
-async def test_a_schema_error_with_status_500_is_not_retried() -> None:
-    message = "failed to create typed patch object: .dota: field not declared in schema"
-    refusal = web.Response(status=500, body=json.dumps({"message": message}).encode())
-    async with answering(in_turn(refusal)) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(InvalidObjectError, match=r"\.dota"):
-            await transport.call("PATCH", PATH, body=b"{}", safe=True)
-    assert len(server.requests) == 1
-
-
 async def test_a_warning_of_the_server_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     headers = {"Warning": '299 - "batch/v1beta1 CronJob is deprecated"'}
     refusal = web.Response(status=404, headers={"Warning": '299 - "say \\"no\\""'})
@@ -101,16 +88,6 @@ async def test_a_write_on_a_broken_connection_is_sent_once_and_has_an_unknown_ou
     assert len(server.connections) == 1
 
 
-async def test_an_unknown_outcome_of_one_attempt_is_not_hidden_by_the_next() -> None:
-    async with (
-        answering(in_turn(reset, busy(503))) as server,
-        connecting(to(server.url, attempts_max=2)) as transport,
-    ):
-        with pytest.raises(StoreTimeoutError, match=r"busy.*unknown"):
-            await transport.call("PATCH", PATH, body=b"{}", safe=True)
-    assert len(server.requests) == 2
-
-
 async def test_a_request_that_never_reached_the_server_is_retried() -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -135,13 +112,6 @@ async def test_the_error_names_a_server_that_refuses_connections() -> None:
         with pytest.raises(StoreError, match=f"{url} is not reached: connection refused") as raised:
             await transport.call("POST", PATH, body=b"{}")
     assert not isinstance(raised.value, StoreTimeoutError)  # the write certainly had no effect
-
-
-async def test_an_unknown_host_name_is_reported() -> None:
-    options = KubeOptions(server="http://nobody.invalid", token="t", attempts_max=1)
-    async with connecting(options) as transport:
-        with pytest.raises(StoreError, match="the host name is unknown"):
-            await transport.call("GET", PATH)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
@@ -222,13 +192,6 @@ async def test_a_cancelled_call_frees_its_slot() -> None:
         call.cancel()
         await transport.call("GET", PATH)
         assert call.cancelled()
-
-
-async def test_connections_are_reused() -> None:
-    async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
-        for _ in range(10):
-            await transport.call("GET", PATH)
-    assert len(server.connections) == 1
 
 
 async def test_paths_queries_and_headers_arrive_unchanged() -> None:
@@ -326,17 +289,6 @@ async def test_a_slow_reader_does_not_break_a_watch() -> None:
         assert [line async for line in stream] == []
 
 
-async def test_a_watch_that_cannot_start_is_broken() -> None:
-    async with connecting(to(f"http://127.0.0.1:{free_port()}")) as transport:
-        with pytest.raises(WatchBrokenError, match="connection refused"):
-            async with transport.stream("/w", query={}, silence_s=60):
-                pass
-    async with answering(hang) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(WatchBrokenError, match=r"does not answer within 0\.1 s"):
-            async with transport.stream("/w", query={}, silence_s=0.1):
-                pass
-
-
 async def test_no_connection_is_left_open() -> None:
     async with answering(lines(b"{}\n", then=hang)) as server:
         async with connecting(to(server.url)) as transport:
@@ -350,33 +302,6 @@ async def test_no_connection_is_left_open() -> None:
             assert not any(connection.is_closing() for connection in idle)
         await eventually(lambda: all(connection.is_closing() for connection in idle))
     await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-
-async def test_no_connection_is_left_open_to_a_paused_server(
-    own_kube_server: KubeServer,
-) -> None:
-    """TLS connections are closed although the server does not confirm it."""
-    collection = "/api/v1/namespaces"
-    before = _sockets()
-    options = KubeOptions(kubeconfig=str(own_kube_server.kubeconfig()))
-    async with connecting(options) as transport:
-        await asyncio.gather(*(transport.call("GET", collection) for _ in range(5)))
-        async with transport.stream(collection, query={"watch": "true"}, silence_s=60) as stream:
-            await anext(stream)
-            own_kube_server.pause()
-            with pytest.raises(StoreTimeoutError):
-                await transport.call("GET", collection, timeout_s=0.1)
-            assert _sockets() > before
-    await eventually(lambda: _sockets() <= before)
-
-
-def _sockets() -> int:
-    """Return the number of open sockets of this process."""
-    count = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            count += str(descriptor.readlink()).startswith("socket:")
-    return count
 
 
 async def test_calls_and_watches_survive_pauses_and_kills_of_a_real_server(
@@ -450,34 +375,6 @@ async def test_errors_of_a_real_server_become_natsctl_errors(
         await transport.call("POST", collection, body=huge)
 
 
-async def test_a_field_conflict_names_the_managers_and_fields(
-    transport: Transport, kube_namespace: str
-) -> None:
-    path = f"/api/v1/namespaces/{kube_namespace}/configmaps/one"
-
-    async def apply(manager: str, value: str) -> None:
-        manifest = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "one"},
-            "data": {"a": value, "b": value},
-        }
-        await transport.call(
-            "PATCH",
-            path,
-            query={"fieldManager": manager},
-            body=json.dumps(manifest).encode(),
-            content_type="application/apply-patch+yaml",
-            safe=True,
-        )
-
-    await apply("ann", "1")
-    with pytest.raises(FieldConflictError) as raised:
-        await apply("natsctl/shop", "2")
-    assert raised.value.managers == ("ann",)
-    assert "ann owns .data.a, .data.b" in str(raised.value)
-
-
 async def test_a_compacted_page_expires_or_stays_the_same(
     own_kube_server: KubeServer,
 ) -> None:
@@ -503,57 +400,3 @@ async def test_a_compacted_page_expires_or_stays_the_same(
         server.request("POST", collection, {"metadata": {"name": "four"}})
         server.compact()
         assert await answer() in (None, before)
-
-
-async def test_a_missing_permission_is_named_and_calls_succeed_when_granted(
-    kube_server: KubeServer, kube_namespace: str, tmp_path: Path
-) -> None:
-    collection = f"/api/v1/namespaces/{kube_namespace}/configmaps"
-    options = KubeOptions(kubeconfig=str(kube_server.kubeconfig("guest")))
-    async with connecting(options) as transport:
-        with pytest.raises(PermissionDeniedError) as raised:
-            await transport.call("GET", collection)
-        assert f"may not list configmaps in namespace '{kube_namespace}'" in str(raised.value)
-        assert "natsctl rbac" in str(raised.value)
-        with pytest.raises(PermissionDeniedError, match="may not watch configmaps"):
-            async with transport.stream(collection, query={"watch": "1"}, silence_s=60):
-                pass
-        rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
-        kube_server.allow("guest", [rule], namespace=kube_namespace)
-
-        async def listed() -> bool:
-            try:
-                return (await transport.call("GET", collection)).status == 200
-            except PermissionDeniedError as error:
-                raise AssertionError from error
-
-        await eventually(listed)
-
-
-async def test_every_attempt_is_counted_by_status_and_method() -> None:
-    answers = in_turn(busy(503), reset, OK, busy(404), lines(b"{}\n"))
-    async with answering(answers) as server, connecting(to(server.url)) as transport:
-        await transport.call("GET", PATH)
-        with pytest.raises(StoreMissingError):
-            await transport.call("DELETE", PATH)
-        async with transport.stream(PATH, query={}, silence_s=60) as events:
-            assert [line async for line in events] == [b"{}"]
-        server.handler = hang
-        with pytest.raises(StoreTimeoutError):
-            await transport.call("PATCH", PATH, timeout_s=3)
-    assert transport.answers == {
-        ("503", "GET"): 1,
-        ("<error>", "GET"): 1,
-        ("200", "GET"): 2,
-        ("404", "DELETE"): 1,
-        ("<error>", "PATCH"): 1,
-    }
-
-
-async def test_a_deprecation_warning_of_a_real_server_is_logged_once(
-    transport: Transport, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(2):
-        with suppress(StoreMissingError):  # newer servers do not have this API
-            await transport.call("GET", "/apis/extensions/v1beta1/ingresses")
-            assert caplog.text.count("extensions/v1beta1 Ingress is deprecated") == 1

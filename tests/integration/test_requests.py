@@ -1,10 +1,8 @@
 """A request returns one reply or raises one error with its meaning."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
@@ -19,9 +17,8 @@ from natsctl.errors import (
     StoreTimeoutError,
     TooLargeError,
 )
-from natsctl.model.store import Applied, Listing
 from tests.support.clients.nats import connect
-from tests.support.clients.stream_requests import STREAM, messages, put, works
+from tests.support.clients.stream_requests import STREAM, put, works
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
@@ -74,20 +71,6 @@ async def test_a_request_has_a_deadline(nats_server: NatsServer) -> None:
         assert await works(connection)
 
 
-async def test_concurrent_requests_get_their_own_replies(nats_server: NatsServer) -> None:
-    async with connect(nats_server.url) as connection:
-        client = connection.client
-
-        async def echo(msg: Msg) -> None:
-            await client.publish(msg.reply, msg.data)
-
-        await client.subscribe("echo", cb=echo)
-        replies = await asyncio.gather(
-            *(connection.request("echo", str(n).encode()) for n in range(500))
-        )
-        assert [int(reply.data) for reply in replies] == list(range(500))
-
-
 async def test_a_forbidden_request_fails_at_once_and_names_the_subject(tmp_path: Path) -> None:
     deny = 'publish: { deny: ["$JS.API.STREAM.INFO.>"] }'
     config = permitting(deny)
@@ -115,22 +98,6 @@ async def test_a_missing_inbox_permission_is_an_error_with_advice(tmp_path: Path
                     await connection.api("INFO")
         async with connect(NatsOptions(inbox_prefix="_MINE").over(options)) as connection:
             assert await works(connection)
-
-
-async def test_a_domain_uses_its_api_prefix(tmp_path: Path) -> None:
-    config = f'jetstream {{ store_dir: "{tmp_path}", domain: hub }}'
-    async with NatsServer(tmp_path, config=config, jetstream=False) as server:
-        options = NatsOptions(servers=(server.url,), domain="hub")
-        async with connect(options) as connection:
-            assert connection.options.prefix == "$JS.hub.API"
-            created = await connection.api("STREAM.CREATE.KV_things", STREAM)
-            assert created["config"]["name"] == "KV_things"
-            assert await put(connection, "a") == 1
-            assert await messages(connection) == 1
-        nowhere = NatsOptions(servers=(server.url,), api_prefix="$JS.nowhere.API.")
-        async with connect(nowhere) as connection:
-            with pytest.raises(StoreError, match="no answer to"):
-                await connection.api("INFO")
 
 
 async def test_may_subscribe_reports_the_permissions_of_the_user(tmp_path: Path) -> None:
@@ -163,21 +130,6 @@ async def test_a_forbidden_subscription_is_a_background_error_with_the_exact_sub
         )
 
 
-async def test_an_error_raised_to_the_caller_is_not_a_background_error(
-    tmp_path: Path,
-) -> None:
-    config = permitting('publish: ["other"]')
-    async with (
-        NatsServer(tmp_path, config=config) as server,
-        connect(server.url.replace("//", "//ann:x@")) as connection,
-    ):
-        with pytest.raises(PermissionDeniedError, match="may not publish to Secret"):
-            await connection.request("Secret", b"")
-        assert connection.state().errors == 0
-        await connection.client.publish("Secret", b"")
-        await eventually(lambda: connection.state().errors)
-
-
 async def test_an_answer_does_not_wait_behind_the_messages_of_a_watch(cut_proxy: CutProxy) -> None:
     async with natsctl.connect(cut_proxy.url) as nats:
         store = await nats.open(kv(bytes, bucket="many"))
@@ -185,19 +137,6 @@ async def test_an_answer_does_not_wait_behind_the_messages_of_a_watch(cut_proxy:
             with cut_proxy.holding_newest():
                 stored = await store.create("shop", b"1")
                 assert await store.get("shop") == stored
-
-
-async def test_member_records_do_not_wait_behind_the_messages_of_a_watch(
-    cut_proxy: CutProxy,
-) -> None:
-    async with natsctl.connect(cut_proxy.url) as nats:
-        store, leases = await nats.open(kv(bytes, bucket="many")), nats.leases(ttl_s=10)
-        await leases.create("shop", b"1")
-        async with store.watch():
-            with cut_proxy.holding_newest():
-                async with leases.watch() as events:
-                    assert isinstance(await anext(events), Listing)
-                    assert isinstance(await anext(events), Applied)
 
 
 async def test_a_request_over_a_socket_that_is_closed_fails_as_not_sent(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controllers.audit import TRAIL, Audit, audited_kinds, fields
+from controllers.audit import TRAIL, Audit
 from natsctl import StoreTimeoutError, kube, kv
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore, MemoryStores
@@ -121,35 +121,6 @@ async def test_kubernetes_objects_are_audited(stores: MemoryStores) -> None:
     ]
 
 
-async def test_an_entry_for_a_kubernetes_object_names_the_field_manager(
-    stores: MemoryStores,
-) -> None:
-    kind = kube("v1", "ConfigMap", managed_fields=True)
-    cluster = MemoryCluster(MemoryRecorder())
-    configs = cluster.store(kind)
-    place = {"metadata": {"name": "web", "namespace": "default"}}
-    async with running(Audit(kind), stores, cluster):
-        applied = await configs.apply({**place, "data": {"a": "1"}}, manager="ann", uid="")
-        uid = kind.metadata(applied.value).uid
-        await asyncio.sleep(1)
-        await configs.apply({**place, "data": {"b": "1"}}, manager="ben", uid=uid)
-        await asyncio.sleep(1)
-    states = await stores.store(TRAIL).history("ConfigMap.default/web")
-    entries = [TRAIL.decode(state.value) for state in states if isinstance(state, Stored)]
-    assert [(entry.action, entry.changed, entry.by) for entry in entries] == [
-        ("created", ("data", "metadata"), ("ann",)),
-        ("updated", ("data.b",), ("ben",)),
-    ]
-
-
-def test_audit_kinds_and_audit_buckets_set_the_audited_kinds() -> None:
-    kinds = audited_kinds({"AUDIT_KINDS": "v1/ConfigMap, apps/v1/Deployment"})
-    assert [kind.name for kind in kinds] == ["ConfigMap", "Deployment.apps"]
-    audited = audited_kinds({"AUDIT_KINDS": "v1/Secret", "AUDIT_BUCKETS": "routes"})
-    assert [kind.name for kind in audited] == ["bytes.routes", "Secret"]
-    assert [kind.name for kind in audited_kinds({})] == ["bytes.greetings"]
-
-
 async def test_audit_buckets_sets_the_audited_buckets(
     stores: MemoryStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,19 +130,3 @@ async def test_audit_buckets_sets_the_audited_buckets(
             await put(stores.store(kv(bytes, bucket=bucket)), "a", b"{}")
         await asyncio.sleep(1)
     assert stores.store(TRAIL).keys() == ["routes.a", "sites.a"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "changed"),
-    [
-        (b"{}", b"{}", ()),
-        (b'{"a": {"b": 1, "c": 1}}', b'{"a": {"b": 2, "c": 1}}', ("a.b",)),
-        (b'{"a": [1]}', b'{"a": [1, 2], "b": 1}', ("a", "b")),
-        (b'{"metadata": {"generation": 1}}', b'{"metadata": {"generation": 2}}', ()),
-        (b"one", b"two", (".",)),
-    ],
-)
-def test_fields_returns_the_paths_that_differ(
-    old: bytes, new: bytes, changed: tuple[str, ...]
-) -> None:
-    assert fields(old, new) == changed

@@ -5,7 +5,6 @@ import json
 import logging
 from typing import Any
 
-import msgspec
 import pytest
 
 from natsctl import InvalidObjectError, Object, kv, primary, secondary
@@ -17,8 +16,6 @@ from tests.support.controllers.app_controller import (
     Part,
     PartSpec,
     app_client,
-    document,
-    edit,
     put,
 )
 
@@ -82,37 +79,6 @@ async def test_an_invalid_object_is_reported_and_its_last_valid_state_is_kept(
         reason, message = client.events("shop")[-1]
         assert reason == "InvalidObject"
         assert f"revision {revision} is invalid and skipped" in message
-
-
-async def test_a_valid_put_replaces_an_invalid_object() -> None:
-    controller = Apps()
-    async with running(controller) as harness:
-        client = await converged(harness)
-        await put(client.apps, "shop", b"oops")
-        await harness.run_until_idle()
-        await client.app("shop", "better")
-        await harness.run_until_idle()
-
-        assert await client.texts() == {"shop.main": "better", "bar.main": "good"}
-        assert controller.apps.error("shop") is None
-        assert harness.runtime.status().invalid == {}
-
-
-async def test_secondaries_of_an_invalid_object_are_restored_once_it_is_valid() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness)
-        good = await document(client.apps, "shop")
-        await put(client.apps, "shop", b"oops")
-        await harness.run_until_idle()
-        await edit(client.parts, "shop.main", "spec", "text", to="tampered")
-        await harness.run_until_idle()
-        assert (await client.texts())[
-            "shop.main"
-        ] == "tampered"  # secondaries of an invalid object are not synced
-
-        await put(client.apps, "shop", good)
-        await harness.run_until_idle()
-        assert (await client.texts())["shop.main"] == "good"
 
 
 async def test_a_resync_or_a_secondary_does_not_sync_an_invalid_object() -> None:
@@ -236,36 +202,6 @@ async def test_an_error_of_an_index_makes_only_that_object_invalid() -> None:
         assert set(controller.apps.by_index("first", "x")) == {"bar"}
 
 
-async def test_an_object_with_an_undecodable_unknown_field_is_synced() -> None:
-    class Silent(Apps):
-        async def sync_handler(self, key: str) -> float | None:
-            app = self.apps.get(key)
-            if app is not None:
-                await self.parts.apply(key, Part(spec=PartSpec(app.spec.text)))
-            return None
-
-    async with running(Silent()) as harness:
-        client = app_client(harness)
-        for text in ("hi", "bye"):
-            await put(
-                client.apps, "shop", b'{"spec": {"text": "%s"}, "odd": 1e999}' % text.encode()
-            )
-            await harness.run_until_idle()
-            assert await client.texts() == {"shop": text}
-
-
-async def test_a_status_write_keeps_numbers_that_a_float_cannot_hold() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        odd = b'"odd":{"a":12345678901234567890.5,"b":[1e999,1.0,1,10.50,12345678901234567890123]}'
-        await put(client.apps, "shop", b'{"spec":{"text":"hi"},' + odd + b"}")
-        await harness.run_until_idle()
-
-        stored = (await client.apps.get("shop")).value
-        assert b'"status":{' in stored
-        assert odd in stored
-
-
 async def test_a_sync_that_writes_an_illegal_key_is_not_retried() -> None:
     class Careless(Apps):
         async def sync_handler(self, key: str) -> float | None:
@@ -283,11 +219,6 @@ async def test_a_sync_that_writes_an_illegal_key_is_not_retried() -> None:
         assert "InvalidKeyError" in harness.runtime.status().failing["shop"]
 
 
-def test_msgspec_raises_recursion_error_for_deep_json() -> None:
-    with pytest.raises(RecursionError):
-        msgspec.json.decode(b"[" * 100_000)
-
-
 @pytest.mark.parametrize("owner", ["x" * 130_000 + "\x0b", "a\x0bb", "*"])
 async def test_an_owner_label_that_is_not_a_legal_key_is_not_synced(owner: str) -> None:
     controller = Apps()
@@ -298,18 +229,6 @@ async def test_an_owner_label_that_is_not_a_legal_key_is_not_synced(owner: str) 
         await put(client.parts, "strange", part)
         await harness.run_until_idle()
         assert not harness.runtime.explain(owner).syncs
-
-
-async def test_an_error_truncates_a_long_owner_key() -> None:
-    controller = Apps()
-    async with running(controller) as harness:
-        client = await converged(harness)
-        part = json.loads((await client.parts.get("shop.main")).value)
-        part["metadata"]["annotations"]["natsctl.io/owner-key"] = "x" * 130_000
-        await put(client.parts, "new.main", part)
-        await client.app("new", "new")
-        await asyncio.sleep(1)
-        assert len(harness.runtime.status().failing["new"]) < 1000
 
 
 @pytest.mark.parametrize(

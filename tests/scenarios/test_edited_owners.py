@@ -41,17 +41,6 @@ async def test_an_edited_owner_is_restored(places: tuple[str, ...]) -> None:
         assert (await document(client.parts, "shop.main"))["metadata"]["uid"] == uid
 
 
-@pytest.mark.parametrize("places", EDITS)
-async def test_an_owner_edited_while_no_daemon_ran_is_restored(places: tuple[str, ...]) -> None:
-    client = await stopped_after_a_gc_cycle("shop", "bar")
-    await name_owner(client, "shop.main", "nobody", *places)
-    uid = (await document(client.parts, "shop.main"))["metadata"]["uid"]
-    async with running(Apps(), stores=client.stores):
-        await asyncio.sleep(OVER)
-        assert await owner_of(client, "shop.main") == {"shop"}
-        assert (await document(client.parts, "shop.main"))["metadata"]["uid"] == uid
-
-
 @pytest.mark.parametrize("named", ["bar", "deleted"])
 async def test_an_edited_annotation_does_not_change_the_owner(named: str) -> None:
     async with running(Apps()) as harness:
@@ -124,15 +113,6 @@ async def test_an_object_without_labels_is_kept_and_listed_if_its_owner_was_dele
         assert (kept.orphan, client.part_keys) == (orphan, ["bar.main", "shop.main"])
 
 
-@pytest.mark.parametrize("value", OVERWRITTEN)
-async def test_an_object_without_labels_is_kept_if_its_owner_exists(value: Any) -> None:
-    client = await stopped_after_a_gc_cycle("shop", "bar")
-    await put(client.parts, "shop.main", value)
-    async with running(Apps(), stores=client.stores):
-        await asyncio.sleep(OVER)
-        assert await client.texts() == {"shop.main": "hi", "bar.main": "hi"}
-
-
 async def test_an_object_that_never_had_labels_is_kept() -> None:
     client = await stopped_after_a_gc_cycle("shop", "bar")
     await put(client.parts, "theirs", {"spec": {"text": "theirs"}})
@@ -153,13 +133,3 @@ async def test_an_object_that_was_made_for_another_kind_is_no_orphan() -> None:
         await asyncio.sleep(LONG)
         assert client.part_keys == ["bar.main", "theirs"]
         assert (await harness.runtime.garbage_plan()).orphans == ()
-
-
-async def test_an_object_recreated_by_others_has_no_owner() -> None:
-    client = await stopped_after_a_gc_cycle("shop", "bar")
-    await client.parts.delete("shop.main")
-    await put(client.parts, "shop.main", {"spec": {"text": "theirs"}})
-    await client.apps.delete("shop")
-    async with running(Apps(), stores=client.stores):
-        await asyncio.sleep(LONG)
-        assert client.part_keys == ["bar.main", "shop.main"]

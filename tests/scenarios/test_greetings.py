@@ -1,10 +1,8 @@
 """The greetings controller creates a route for each greeting and reports its readiness."""
 
-import pytest
-
 from controllers.greetings import Greetings
 from natsctl.testing import Harness, running
-from tests.support.controllers.app_controller import document, edit, put
+from tests.support.controllers.app_controller import document, put
 
 GREETINGS, ROUTES, DEFAULTS = (
     Greetings.greetings.kind,
@@ -43,19 +41,6 @@ async def test_a_route_is_updated_and_deleted_with_its_greeting() -> None:
         assert harness.stores.store(ROUTES).keys() == []
 
 
-@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "edited"])
-async def test_a_route_deleted_or_edited_by_hand_is_restored(*, deleted: bool) -> None:
-    async with running(Greetings()) as harness:
-        routes = harness.stores.store(ROUTES)
-        await greet(harness, "shop", text="hi")
-        if deleted:
-            await routes.delete("shop")
-        else:
-            await edit(routes, "shop", "spec", "payload", to="tampered")
-        await harness.run_until_idle()
-        assert await payload(harness, "shop") == "hi!"
-
-
 async def test_own_punctuation_overrides_the_team_default_and_that_the_default_of_all() -> None:
     async with running(Greetings()) as harness:
         defaults = harness.stores.store(DEFAULTS)
@@ -74,14 +59,3 @@ async def test_own_punctuation_overrides_the_team_default_and_that_the_default_o
             "other.none": "hi.",
             "none": "hi.",
         }
-
-
-async def test_changed_defaults_apply_at_the_next_resync() -> None:
-    async with running(Greetings()) as harness:
-        await greet(harness, "shop", text="hi")
-        await put(harness.stores.store(DEFAULTS), "all", {"spec": {"punctuation": "?"}})
-        await harness.run_until_idle()
-        assert await payload(harness, "shop") == "hi!"
-        harness.runtime.resync()
-        await harness.run_until_idle()
-        assert await payload(harness, "shop") == "hi?"

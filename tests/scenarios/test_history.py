@@ -23,7 +23,6 @@ from natsctl.core.environment import within
 from natsctl.core.hosted import Hosted
 from natsctl.core.quarantine import ClaimedKeys
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
-from natsctl.model.store import SyncNote
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.quarantined_apps import die
@@ -135,10 +134,6 @@ async def running(
         await task
 
 
-def notes(stores: MemoryStores) -> list[SyncNote]:
-    return [event.sync for event in stores.events.events if event.sync is not None]
-
-
 async def test_a_failing_key_continues_its_count_after_a_restart(
     make: Make, stores: MemoryStores
 ) -> None:
@@ -151,38 +146,6 @@ async def test_a_failing_key_continues_its_count_after_a_restart(
         assert queued is not None
         assert queued.s > 15  # 5 ms doubled twelve times
         assert calls == ["a"]
-
-
-async def test_the_first_success_after_failures_is_recorded(
-    make: Make, stores: MemoryStores
-) -> None:
-    calls: list[str] = []
-    controller = make(stores, calls)
-    async with running(controller):
-        await eventually(lambda: len(calls) == 3)
-        if isinstance(controller, Things):
-            controller.client.fails = False
-        else:
-            controller.fails = False
-        await eventually(lambda: notes(stores)[-1].failures == 0)
-
-
-async def test_a_success_that_follows_another_one_is_not_recorded(
-    make: Make, stores: MemoryStores
-) -> None:
-    calls: list[str] = []
-    controller = make(stores, calls)
-    if isinstance(controller, Things):
-        controller.client.fails = False
-    else:
-        controller.fails = False
-    async with running(controller) as hosted:
-        await eventually(lambda: calls)
-        recorded = len(notes(stores))
-        hosted.resync("a")
-        await eventually(lambda: len(calls) == 2)
-        await asyncio.sleep(1)
-        assert len(notes(stores)) == recorded
 
 
 async def test_a_key_that_kills_processes_is_quarantined(
@@ -209,22 +172,6 @@ async def test_a_watcher_that_had_given_up_is_retried_after_a_restart(
             await asyncio.sleep(60)
             assert len(calls) == 3
             assert controller.explain("a").failures == 0
-
-
-async def test_each_watcher_of_a_key_has_its_own_count(stores: MemoryStores) -> None:
-    async def succeed(_new: Snapshot[Thing]) -> None:
-        """Succeed at once."""
-
-    class Both(Watching):
-        def __init__(self, stores: MemoryStores) -> None:
-            super().__init__(stores, [])
-            self.add_watcher(SimpleWatcher(add_func=succeed), THINGS)
-
-    async with running(Both(stores)) as first:
-        await eventually(lambda: first.explain("a").failures == 5)
-    assert {note.handler for note in notes(stores)} == {"SimpleWatcher"}
-    async with running(Both(stores)) as second:
-        await eventually(lambda: second.explain("a").failures == 6)
 
 
 def recorded(stores: MemoryStores) -> list[str]:
@@ -270,17 +217,6 @@ async def test_the_record_of_a_failure_is_deleted_when_a_sync_succeeds(
     async with running(controller) as hosted:
         await eventually(lambda: not recorded(stores))
         assert (hosted.status().failing, hosted.status().unhealthy) == ({}, 0)
-
-
-async def test_a_key_that_is_gone_does_not_fail_any_more(make: Make, stores: MemoryStores) -> None:
-    async with running(make(stores, [])):
-        await eventually(lambda: recorded(stores))
-    await stores.store(THINGS).delete("a")
-    controller = make(stores, [])
-    repair(controller)
-    async with running(controller) as hosted:
-        await eventually(lambda: not recorded(stores))
-        assert hosted.status().failing == {}
 
 
 def repair(controller: Things | Watching | Syncing) -> None:

@@ -1,14 +1,14 @@
 """Two NATS systems that share a cluster never change each other's objects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
-from natsctl import Change, Controller, kv, primary, secondary
+from natsctl import Controller, kv, primary, secondary
 from natsctl.core.installation import (
     INSTALLATION,
     KEY,
@@ -152,46 +152,6 @@ async def test_adopt_and_force_do_not_take_an_object_of_another_installation(
         assert configs(production_stores).document("default/shop-main")["data"] == {"text": "hi"}
 
 
-async def test_changes_of_objects_of_another_installation_sync_nothing() -> None:
-    production_stores, staging_stores = two_systems()
-    production_sites, staging_sites = Sites(), Sites()
-    async with running_in_both(
-        production_stores, staging_stores, production_sites, staging_sites
-    ) as (production, staging):
-        await staging_sites.sites.put("bar", site("hi"))
-        await staging.run_until_idle()
-        staging_sites.syncs.clear()
-        await production_sites.sites.put("shop", site("hi"))
-        for number in range(20):
-            await production_sites.sites.put("shop", site(f"text {number}"))
-            await production.run_until_idle()
-        await configs(production_stores).delete("default/shop-main")
-        await production.run_until_idle()
-        assert staging_sites.syncs == []
-
-
-async def test_handle_secondary_gets_no_change_of_another_installations_object() -> None:
-    class Mapping(Sites):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mapped: list[str] = []
-
-        def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
-            self.mapped.append(change.key)
-            return super().handle_secondary(change)
-
-    production_stores, staging_stores = two_systems()
-    production_sites, staging_sites = Sites(), Mapping()
-    async with running_in_both(
-        production_stores, staging_stores, production_sites, staging_sites
-    ) as (production, staging):
-        await production_sites.sites.put("shop", site("hi"))
-        await production.run_until_idle()
-        await staging_sites.sites.put("bar", site("hi"))
-        await staging.run_until_idle()
-        assert set(staging_sites.mapped) == {"default/bar-main"}
-
-
 async def test_a_handler_cannot_delete_another_installations_object() -> None:
     class Deleting(Sites):
         async def sync_handler(self, key: str) -> float | None:
@@ -274,22 +234,6 @@ async def put_site(stores: MemoryStores, key: str) -> None:
 
 
 # ---- restored and adopted installations
-
-
-async def test_a_restored_bucket_keeps_the_installation_id_without_a_write() -> None:
-    old = MemoryStores()
-    async with running(controller := Sites(), stores=old) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-    before = configs(old).writes
-    new = MemoryStores(kube=old.kube)
-    for kind in (INSTALLATION, SITES):
-        for key in old.store(kind).keys():  # noqa: SIM118 - a method's list
-            await new.store(kind).create(key, (await old.store(kind).get(key)).value)
-    async with running(Sites(), stores=new) as harness:
-        await harness.run_until_idle()
-        assert await installation(new) == await installation(old)
-        assert configs(old).writes == before
 
 
 async def test_a_system_with_an_assigned_installation_id_needs_no_write() -> None:
@@ -415,20 +359,6 @@ async def test_an_installation_cannot_adopt_itself() -> None:
     stores = MemoryStores()
     with pytest.raises(UsageError, match="is this installation"):
         await adopt(stores, (await installation(stores)).id)
-
-
-async def test_assign_adopts_the_former_id() -> None:
-    stores = MemoryStores()
-    former = (await installation(stores)).id
-    assert await assign(stores, "continued") == Installation("continued", (former,))
-    assert await assign(stores, former) == Installation(former, ("continued",))
-
-
-@pytest.mark.parametrize("text", ["", "a b", "../x", "x" * 80, "-lead", "é" * 8])
-async def test_text_that_is_no_id_is_refused(text: str) -> None:
-    for change in (adopt, assign):
-        with pytest.raises(UsageError, match="no id of an installation"):
-            await change(MemoryStores(), text)
 
 
 async def test_only_the_first_process_of_a_controller_is_the_first() -> None:

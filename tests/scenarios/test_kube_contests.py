@@ -170,14 +170,6 @@ class TestTwoWritersOfAField:
             await asyncio.sleep(0.004)
             assert store_of(harness).applies > applies
 
-    async def test_a_manual_resync_is_applied_at_once(self) -> None:
-        async with contested(controller := Sites()) as harness:
-            await asyncio.sleep(60)
-            applies = store_of(harness).applies
-            controller.runtime.resync("shop")
-            await asyncio.sleep(0.004)
-            assert store_of(harness).applies > applies
-
     async def test_the_contest_ends_once_the_other_writer_stops(self) -> None:
         async with running(controller := Sites()) as harness:
             await controller.sites.put("shop", site("ours"))
@@ -190,30 +182,6 @@ class TestTwoWritersOfAField:
             assert data(store) == {"text": "ours"}
             await asyncio.sleep(700)
             assert controller.runtime.status().contested == {}
-
-    async def test_a_deleted_object_is_created_at_once_even_in_a_contest(self) -> None:
-        async with contested(controller := Sites()) as harness:
-            await asyncio.sleep(60)
-            store = store_of(harness)
-            assert "shop" in controller.runtime.status().contested
-            await store.delete(MAP)
-            await asyncio.sleep(0.004)
-            assert MAP in store.keys()  # noqa: SIM118 - a method's list
-
-    async def test_a_writer_that_takes_the_label_away_is_met_with_backoff(self) -> None:
-        unlabelled = {"metadata": {"labels": None}}
-        async with running(controller := Sites()) as harness:
-            await controller.sites.put("shop", site("ours"))
-            await harness.run_until_idle()
-            store, taken = store_of(harness), 0
-            for _ in range(60_000):
-                labels = documents.metadata_of(store.document(MAP)).get("labels")
-                if labels:
-                    await documents.edit(store, MAP, **unlabelled)
-                    taken += 1
-                await asyncio.sleep(0.001)
-            assert taken < 20
-            assert "shop" in controller.runtime.status().contested
 
 
 class TestDeletions:
@@ -242,59 +210,6 @@ class TestEditsByHand:
             await asyncio.sleep(0.1)
             assert data(store_of(harness)) == {"text": "ours"}
             assert harness.runtime.status().contested == {}
-
-    @pytest.mark.parametrize("controller", [Sites, Slim])
-    async def test_edits_of_a_field_of_others_cause_no_apply(self, controller: type[Sites]) -> None:
-        async with running(running_one := controller()) as harness:
-            await running_one.sites.put("shop", site("ours"))
-            await harness.run_until_idle()
-            applies, syncs = store_of(harness).applies, running_one.syncs
-            for number in range(20):
-                await documents.edit(store_of(harness), MAP, data={"theirs": str(number)})
-                await asyncio.sleep(0.1)
-            assert running_one.syncs == syncs + 20
-            assert store_of(harness).applies == applies
-            assert data(store_of(harness)) == {"text": "ours", "theirs": "19"}
-
-
-class TestNormalForms:
-    """A server that stores `ours` as `OURS`."""
-
-    @staticmethod
-    def normal(document: Document) -> Document:
-        normalized = documents.parse(documents.render(document))
-        text = normalized.get("data")
-        if isinstance(text, dict) and text.get("text") == "ours":
-            text["text"] = "OURS"
-        return normalized
-
-    @pytest.mark.parametrize("controller", [Sites, Slim])
-    async def test_after_a_restart_nothing_is_applied(self, controller: type[Sites]) -> None:
-        stores = MemoryStores()
-        store = stores.kube.store(CONFIGS)
-        store.mutate(self.normal)
-        async with running(first := controller(), stores=stores) as harness:
-            await first.sites.put("shop", site("ours"))
-            await harness.run_until_idle()
-        applies, writes = store.applies, store.writes
-        async with running(restarted := controller(), stores=stores) as harness:
-            await harness.run_until_idle()
-            await asyncio.sleep(2 * restarted.resync_s)
-            assert restarted.syncs >= 2
-        assert (store.applies, store.writes) == (applies, writes)
-        assert data(store) == {"text": "OURS"}
-
-    async def test_an_edit_while_no_process_ran_is_reverted(self) -> None:
-        stores = MemoryStores()
-        store = stores.kube.store(CONFIGS)
-        store.mutate(self.normal)
-        async with running(first := Sites(), stores=stores) as harness:
-            await first.sites.put("shop", site("ours"))
-            await harness.run_until_idle()
-        await documents.edit(store, MAP, data={"text": "edited"})
-        async with running(Sites(), stores=stores) as harness:
-            await harness.run_until_idle()
-        assert data(store) == {"text": "OURS"}
 
 
 class TestImmutableFields:

@@ -10,7 +10,6 @@ from natsctl import (
     KUMORI,
     Controller,
     ControllerRuntime,
-    EventType,
     InvalidObjectError,
     KubeObject,
     Manifest,
@@ -22,7 +21,6 @@ from natsctl import (
     kv,
     primary,
     secondary,
-    tertiary,
 )
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
 from tests.support.stores import documents
@@ -134,31 +132,11 @@ async def test_a_field_removed_from_the_manifest_is_removed() -> None:
         assert data(configs(harness), "default/shop") == {"b": "hi", "theirs": "kept"}
 
 
-async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> None:
-    async with running(controller := Sites()) as harness:
-        for number in range(20):
-            await controller.sites.put(f"s{number}", site("hi"))
-        await harness.run_until_idle()
-        writes, syncs = configs(harness).writes, len(controller.syncs)
-        await asyncio.sleep(2.5 * controller.resync_s)
-        assert configs(harness).writes == writes
-        assert set(controller.syncs[syncs:]) == {f"s{number}" for number in range(20)}
-
-
 async def test_an_edit_by_hand_is_reverted() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         await documents.edit(configs(harness), "default/shop-main", data={"text": "edited"})
-        await harness.run_until_idle()
-        assert texts(harness) == {"default/shop-main": "hi"}
-
-
-async def test_a_deleted_object_is_created_again() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        await configs(harness).delete("default/shop-main")
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
 
@@ -184,17 +162,6 @@ async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
         await documents.edit(configs(harness), "default/old-main", metadata=change)
         await asyncio.sleep(1)
         assert {"old", "new"} <= set(controller.syncs)
-
-
-async def test_an_owner_label_changed_by_others_is_restored() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        moved = {"labels": {"natsctl.io/owner-key": "nobody"}}
-        await documents.edit(configs(harness), "default/shop-main", metadata=moved)
-        await harness.run_until_idle()
-        labels = documents.metadata_of(configs(harness).document("default/shop-main"))["labels"]
-        assert labels == {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
 
 
 @pytest.mark.parametrize("key", ["a/b=c", "k" * 200, "h.looks-hashed", "with.dots-and_all"])
@@ -251,16 +218,6 @@ async def test_an_object_without_an_owner_is_refused_unless_adopted() -> None:
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
         assert adopting.configs.owned("shop").keys() == {"default/shop-main"}
-
-
-async def test_a_field_that_another_manager_forced_is_reverted() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        await force(configs(harness), "default/shop-main", "theirs")
-        await harness.run_until_idle()
-        assert texts(harness) == {"default/shop-main": "hi"}
-        assert harness.runtime.status().failing == {}
 
 
 async def test_a_conflict_without_force_names_the_other_manager() -> None:
@@ -339,52 +296,6 @@ async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
         assert store.keys() == []
 
 
-async def test_a_handler_does_not_see_an_object_that_it_deleted() -> None:
-    presences: list[tuple[bool, bool]] = []
-
-    class Deleting(Sites):
-        async def sync_handler(self, key: str) -> float | None:
-            if self.sites.get(key) is not None:
-                before = self.configs.get("default/shop-main") is not None
-                await self.configs.delete("default/shop-main")
-                presences.append((before, self.configs.get("default/shop-main") is not None))
-                await self.configs.apply(config("shop-main", "hi"))
-                assert self.configs.get("default/shop-main") is not None
-            return None
-
-    async with running(controller := Deleting()) as harness:
-        await controller.sites.put("shop", site("1"))
-        await harness.run_until_idle()
-        await controller.sites.put("shop", site("2"))
-        await harness.run_until_idle()
-        assert presences == [(False, False), (True, False)]
-
-
-async def test_a_struct_can_be_applied_and_read() -> None:
-    class Typed(Controller):
-        sites = primary(SITES)
-        configs = secondary(kube("v1", "ConfigMap", namespace="default", type=ConfigMap))
-
-        async def sync_handler(self, key: str) -> float | None:
-            current = self.sites.get(key)
-            if current is not None:
-                meta = msgspec.structs.replace(ConfigMap().metadata, name=key)
-                await self.configs.apply(ConfigMap(metadata=meta, data={"text": current.spec.text}))
-            return None
-
-    async with running(controller := Typed()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        typed = controller.configs.get("default/shop")
-        assert typed is not None
-        assert (typed.data, typed.kind, typed.metadata.name) == (
-            {"text": "hi"},
-            "ConfigMap",
-            "shop",
-        )
-        assert controller.runtime.decompose_secondary(typed) == (typed, "shop")
-
-
 async def test_string_data_of_a_secret_is_kept_as_data() -> None:
     class Secrets(Controller):
         sites = primary(SITES)
@@ -406,24 +317,6 @@ async def test_string_data_of_a_secret_is_kept_as_data() -> None:
         await documents.edit(store, "default/shop", data={"password": "eA=="})
         await harness.run_until_idle()
         assert data(store, "default/shop") == {"password": "aGk="}
-
-
-async def test_an_edit_is_reverted_if_only_metadata_is_watched() -> None:
-    class Slim(Sites):
-        configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
-
-    async with running(controller := Slim()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        cached = controller.configs.get("default/shop-main")
-        assert cached is not None
-        assert "data" not in cached
-        await documents.edit(configs(harness), "default/shop-main", data={"text": "edited"})
-        await harness.run_until_idle()
-        assert texts(harness) == {"default/shop-main": "hi"}
-        writes = configs(harness).writes
-        await asyncio.sleep(controller.resync_s + 1)
-        assert configs(harness).writes == writes
 
 
 async def test_objects_of_other_namespaces_and_kinds_are_refused() -> None:
@@ -474,15 +367,6 @@ async def test_the_event_of_a_sync_refers_to_the_objects_that_it_changed() -> No
         assert {reference.kind for reference in synced[-1].regarding} == {"ConfigMap"}
 
 
-async def test_other_events_of_a_primary_refer_to_all_its_secondaries() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi", "a", "b"))
-        await harness.run_until_idle()
-        controller.runtime.event("shop", EventType.WARNING, "Odd", "look at this")
-        (event, _) = [event for event in harness.stores.events.events if event.reason == "Odd"]
-        assert [reference.name for reference in event.regarding] == ["shop-a", "shop-b"]
-
-
 @pytest.mark.parametrize("selector", ["app=shop", "app in (shop, pub),!old", {"app": "shop"}])
 async def test_a_manifest_that_its_own_slot_does_not_select_is_refused(selector: Any) -> None:
     class Labelled(Controller):
@@ -510,27 +394,6 @@ async def test_a_manifest_that_its_own_slot_does_not_select_is_refused(selector:
             assert f'{name} is not selected by its own slot, which has labels="app' in text
             assert "owner-kind" not in text
         assert harness.stores.kube.store(CONFIGS).keys() == ["default/shop"]
-
-
-async def test_kubernetes_tertiaries_can_be_read() -> None:
-    class Reading(Controller):
-        sites = primary(SITES)
-        nodes = tertiary(kube("v1", "Node", labels="role in (edge)"))
-
-        async def sync_handler(self, key: str) -> float | None:
-            await self.sites.update_status(key, {"nodes": sorted(self.nodes.keys())})
-            return None
-
-    stores = MemoryStores()
-    nodes = stores.kube.store(kube("v1", "Node"))
-    for name, role in (("n1", "edge"), ("n2", "core")):
-        await nodes.create(name, documents.render({"metadata": {"labels": {"role": role}}}))
-    async with running(controller := Reading(), stores=stores) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        current = controller.sites.get("shop")
-        assert current is not None
-        assert current.status["nodes"] == ["n1"]
 
 
 async def test_the_error_about_a_missing_cluster_names_the_slot() -> None:
@@ -604,29 +467,3 @@ async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> N
         await documents.edit(store, "default/shop-a", metadata={"finalizers": None})
         await harness.run_until_idle()
         assert runtime.explain("shop").held == []
-
-
-async def test_nothing_is_remembered_about_objects_that_others_delete() -> None:
-    class Jobs(Controller):
-        """Creates an object for each new text, and no object again, as a Job that ends is."""
-
-        sites = primary(SITES)
-        jobs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
-
-        async def sync_handler(self, key: str) -> float | None:
-            current = self.sites.get(key)
-            if current is not None:
-                await self.jobs.apply(config(f"job-{current.spec.text}", "run"))
-            return None
-
-    async with running(controller := Jobs()) as harness:
-        for number in range(3):
-            await controller.sites.put("shop", site(f"{number}"))
-            await harness.run_until_idle()
-        assert controller.jobs.remembered == 3
-        for number in range(3):
-            await configs(harness).delete(f"default/job-{number}")
-        await controller.sites.delete("shop")
-        await harness.run_until_idle()
-        assert configs(harness).keys() == []
-        assert controller.jobs.remembered == 0

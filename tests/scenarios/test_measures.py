@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from natsctl import ControllerRuntime, PermanentError, Primary, StoreError
+from natsctl import PermanentError, Primary, StoreError
 from natsctl.core.counters import Counts
 from natsctl.core.reports import CacheMeasures, Measures, lags
 from natsctl.managed import ManagedController, ManagedReconciler
@@ -12,7 +12,6 @@ from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import (
     APPS,
-    PARTS,
     Apps,
     SlowStores,
     app_client,
@@ -48,14 +47,6 @@ def counts(harness: Harness) -> Counts:
     current = harness.runtime.measures().syncs
     assert current is not None
     return current
-
-
-async def test_a_runtime_has_measures_before_it_runs() -> None:
-    measures = ControllerRuntime(Apps(), nats=MemoryStores()).measures()
-    assert (measures.controller, measures.synced, measures.caches) == ("apps", False, ())
-    assert [(queue.name, queue.workers, queue.stats.depth) for queue in measures.queues] == [
-        ("apps", 4, 0)
-    ]
 
 
 async def test_the_measures_of_a_cache_count_its_objects() -> None:
@@ -127,31 +118,6 @@ async def test_resyncs_status_writes_and_secondaries_do_not_count_as_changes() -
         assert counts(harness).convergence_s.count == before.convergence_s.count == 1
 
 
-async def test_a_change_during_a_broken_watch_is_measured_from_its_event() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        for name in ("shop", "market"):
-            await client.app(name)
-        await harness.run_until_idle()
-        assert counts(harness).convergence_s.count == 2
-        client.apps.break_watches()
-        await client.app("shop", text="ho")
-        await asyncio.sleep(A_MINUTE)
-        assert counts(harness).convergence_s.count == 3  # the other key has not changed
-        assert counts(harness).convergence_s.sum < 1.0
-
-
-async def test_the_convergence_of_a_deletion_is_measured() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        await client.apps.delete("shop")
-        await harness.run_until_idle()
-        assert client.part_keys == []
-        assert counts(harness).convergence_s.count == 2
-
-
 async def test_permanent_failures_are_counted_separately_from_retried_failures() -> None:
     async with running(controller := Late()) as harness:
         controller.failure = PermanentError("never")
@@ -196,21 +162,6 @@ async def test_measures_report_a_refused_collection() -> None:
         assert (upkeep.orphans, upkeep.refused, client.part_keys) == (1, True, ["shop.main"])
 
 
-async def test_the_wait_for_own_writes_is_measured() -> None:
-    stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = app_client(harness)
-        stores.store(PARTS).lag_s = 2.0
-        await client.app("shop")
-        await asyncio.sleep(0.5)
-        await client.app("shop", text="ho")
-        await harness.run_until_idle()
-        upkeep = harness.runtime.measures().upkeep
-        assert upkeep is not None
-        assert upkeep.barrier_waited_s > 1.0
-        assert upkeep.barrier_timeouts == 0
-
-
 async def test_lags_returns_the_revisions_that_a_cache_is_behind() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
@@ -224,12 +175,6 @@ async def test_lags_returns_the_revisions_that_a_cache_is_behind() -> None:
             assert await lags(harness.runtime.host.informers) == {"apps": 3, "parts": 0}
         await harness.run_until_idle()
         assert await lags(harness.runtime.host.informers) == {"apps": 0, "parts": 0}
-
-
-async def test_lags_omits_a_store_that_fails() -> None:
-    async with running(Apps()) as harness:
-        app_client(harness).apps.fail(StoreError("out of order"))
-        assert await lags(harness.runtime.host.informers) == {"parts": 0}
 
 
 async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> None:

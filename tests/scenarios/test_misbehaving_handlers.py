@@ -12,10 +12,7 @@ import pytest
 
 from natsctl import (
     Controller,
-    ControllerRuntime,
     HandlerError,
-    Operation,
-    PermanentError,
     Retry,
     RetryAfter,
     SimpleWatcher,
@@ -89,16 +86,6 @@ async def test_a_handler_that_returns_anything_but_seconds_fails_with_the_value(
         assert len(failure) < 300
 
 
-async def test_a_returned_zero_does_not_requeue() -> None:
-    controller = Answers()
-    async with running(controller) as harness:
-        for zero in (0, 0.0, -0.0):
-            controller.answer = zero
-            await app_client(harness).app("shop", str(zero))
-            await harness.run_until_idle()
-        assert controller.syncs == ["shop"] * 3
-
-
 async def test_the_error_names_a_coroutine_that_was_not_awaited() -> None:
     async def later() -> float:
         return 5.0
@@ -116,12 +103,6 @@ async def test_the_error_names_a_coroutine_that_was_not_awaited() -> None:
 def test_retry_after_refuses_an_invalid_delay(delay: Any) -> None:
     with pytest.raises(UsageError, match="RetryAfter needs seconds, 0 or more, and got"):
         RetryAfter(delay)
-
-
-async def test_enqueue_key_after_refuses_an_invalid_delay() -> None:
-    async with running(Answers()) as harness:
-        with pytest.raises(UsageError, match="a delay is seconds, 0 or more, not inf"):
-            harness.runtime.enqueue_key_after("shop", Operation.MANUAL, math.inf)
 
 
 @on("managed", "dynamic")
@@ -387,21 +368,6 @@ async def test_a_traceback_is_logged_once_and_each_retry_is_a_line_with_the_coun
     assert "failures=3" in failures[2].getMessage()
 
 
-async def test_a_success_resets_the_failure_count(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    controller = Answers()
-    async with running(controller) as harness:
-        for text in ("one", "two"):
-            controller.answer = PermanentError("no") if text == "one" else ValueError("no luck")
-            await app_client(harness).app("shop", text)
-            await asyncio.sleep(0.001)
-            controller.answer = None
-            await harness.run_until_idle()
-    assert "failures=" not in caplog.text
-    assert "ValueError: no luck" in caplog.text
-
-
 # ---- functions that block
 
 
@@ -421,21 +387,6 @@ async def test_blocking_runs_a_function_in_a_thread_and_returns_its_result(
         await put(stores, "good")
         await asyncio.sleep(0.1)
     assert results == [(42, False)]
-
-
-@on()
-async def test_virtual_time_does_not_advance_while_a_thread_works(surface: Open) -> None:
-    took_s: list[float] = []
-
-    async def handle(_key: str) -> None:
-        begun = asyncio.get_running_loop().time()
-        await blocking(time.sleep, 0.05)
-        took_s.append(asyncio.get_running_loop().time() - begun)
-
-    async with surface(handle) as stores:
-        await put(stores, "good")
-        await asyncio.sleep(1)
-    assert took_s == [0.0]
 
 
 class Threaded(Controller):
@@ -523,20 +474,6 @@ def test_a_stop_waits_for_the_thread_of_a_cancelled_sync() -> None:
     asyncio.run(sync_in_real_time())
 
 
-async def test_a_cancelled_function_that_waits_for_a_thread_is_not_started() -> None:
-    go, begun = threading.Event(), list[int]()
-    waiting = [asyncio.create_task(blocking(go.wait, 30)) for _ in range(64)]
-    late = asyncio.create_task(blocking(begun.append, 1))
-    await asyncio.sleep(0)
-    late.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await late
-    go.set()
-    await asyncio.gather(*waiting)
-    await blocking(begun.append, 2)
-    assert begun == [2]
-
-
 async def test_blocking_refuses_an_async_function() -> None:
     async def fetch() -> None:
         """Return at once."""
@@ -568,11 +505,6 @@ async def test_a_task_that_outlives_its_handler_cannot_start_a_thread() -> None:
         go.set()
         await controller.task
     assert "the handler has returned, so its key is free" in str(failures.result())
-
-
-async def test_a_function_that_raises_stop_iteration_does_not_hang() -> None:
-    with pytest.raises(RuntimeError, match="the function raised StopIteration"):
-        await blocking(next, iter(()))
 
 
 # ---- start and clean
@@ -609,15 +541,3 @@ async def test_a_failed_hook_ends_the_controller_with_its_error_and_the_users_fr
     assert first == f"hooked: {name}() failed: {failure}"
     assert "raise SystemExit(3)" in frames[-1]
     assert "natsctl/core" not in str(caught.value)
-
-
-async def test_a_hook_that_waits_is_cancelled_with_its_controller() -> None:
-    class Waiting(Apps):
-        async def start(self) -> None:
-            await asyncio.Event().wait()
-
-    run = asyncio.create_task(ControllerRuntime(Waiting(), nats=MemoryStores()).run())
-    await asyncio.sleep(1)
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run

@@ -1,7 +1,6 @@
 """Pauses and quarantines hold while keys move to other members, and while the leader changes."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,10 +12,10 @@ from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.environment import enter, environment, within
 from natsctl.core.quarantine import ClaimedKeys
-from natsctl.model.bookkeeping import PAUSES, deaths_record
+from natsctl.model.bookkeeping import PAUSES
 from natsctl.model.pause import Pause
 from natsctl.testing import MemoryStores
-from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit
+from tests.support.controllers.app_controller import AppClient, Apps, edit
 from tests.support.controllers.quarantined_apps import die
 from tests.support.controllers.sharing_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
@@ -170,15 +169,6 @@ async def test_a_change_while_paused_and_moved_is_synced_once_by_the_next_holder
     assert (await group.client.texts())["app0.main"] == "after"
 
 
-async def test_a_key_that_moves_there_and_back_stays_paused(group: Group) -> None:
-    await edit(group.client.apps, "app0", *PAUSED, to="true")
-    for _ in range(3):
-        await group.moved("app0")
-        await group.join()
-        await edit(group.client.apps, "app0", "spec", "text", to=f"{len(group.running)}")
-    assert group.syncs("app0") == 0
-
-
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_deleted_paused_object_keeps_its_secondaries_over_moves(
     group: Group,
@@ -197,18 +187,6 @@ async def test_a_deleted_paused_object_keeps_its_secondaries_over_moves(
     await group.client.apps.delete("app0", purge=True)
     await asyncio.sleep(TTL_S)
     assert "app0.main" not in group.client.part_keys
-
-
-async def test_an_object_deleted_while_paused_and_unheld_keeps_its_secondaries(
-    group: Group,
-) -> None:
-    await edit(group.client.apps, "app0", *PAUSED, to=HELD.text)
-    await asyncio.sleep(1)
-    await group.holder_of("app0").kill()
-    await group.client.apps.delete("app0")
-    await group.settled()
-    await asyncio.sleep(GARBAGE_CYCLES_S)
-    assert "app0.main" in group.client.part_keys
 
 
 async def test_garbage_collection_of_every_process_names_the_pause(group: Group) -> None:
@@ -248,17 +226,6 @@ def quarantined_keys(group: Group) -> list[str]:
     return [key for process in group.running for key in process.runtime.status().quarantined]
 
 
-async def test_the_deaths_of_keys_of_other_members_are_counted(
-    group: Group, directory: Path
-) -> None:
-    await quarantined(group, directory, *KEYS)
-    assert sorted(quarantined_keys(group)) == sorted(KEYS)
-    for key in KEYS:
-        record = await group.records.get(deaths_record("apps", "apps", key))
-        state = APPS.digest((await group.client.apps.get(key)).value)
-        assert json.loads(record.value)["state"] == state
-
-
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_quarantined_key_stays_quarantined_for_the_next_holder(
     group: Group,
@@ -272,15 +239,3 @@ async def test_a_quarantined_key_stays_quarantined_for_the_next_holder(
     assert quarantined_keys(group) == ["app0"]
     assert group.syncs("app0") == 0
     assert sum(len(process.runtime.measures().health.quarantined) for process in group.running) == 1
-
-
-async def test_a_quarantined_key_that_changes_after_a_move_is_synced_once(
-    group: Group, directory: Path
-) -> None:
-    await quarantined(group, directory, "app0")
-    await group.moved("app0")
-    group.forget_syncs()
-    await edit(group.client.apps, "app0", "spec", "text", to="new")
-    await asyncio.sleep(TTL_S)
-    assert group.syncs("app0") == 1
-    assert deaths_record("apps", "apps", "app0") not in list(group.records.keys())

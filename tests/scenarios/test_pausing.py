@@ -8,12 +8,10 @@ import pytest
 
 from natsctl import (
     InformerController,
-    Operation,
     Resource,
     ResourceWatcher,
     Snapshot,
     kv,
-    primary,
 )
 from natsctl.errors import PausedError
 from natsctl.testing import Harness, MemoryStores, running
@@ -114,19 +112,6 @@ async def test_false_and_an_empty_text_do_not_pause(text: str) -> None:
         assert syncs_of(harness) == ["shop"]
 
 
-async def test_a_changed_secondary_of_a_paused_key_is_restored_after_it_is_resumed() -> None:
-    async with running(Calm()) as harness:
-        client = await built(harness, "shop")
-        await edit(client.apps, "shop", *PAUSED, to="true")
-        await harness.run_for(1)
-        await edit(client.parts, "shop.main", "spec", "text", to="changed")
-        await harness.run_for(AN_HOUR)
-        assert await client.texts() == {"shop.main": "changed"}
-        await edit(client.apps, "shop", *PAUSED, to=None)
-        await harness.run_until_idle()
-        assert await client.texts() == {"shop.main": "hi"}
-
-
 async def test_a_key_that_is_paused_while_it_waits_for_its_own_writes_is_not_synced() -> None:
     stores = SlowStores()
     async with running(Calm(), stores=stores) as harness:
@@ -152,19 +137,6 @@ async def test_a_pause_with_an_end_resumes_by_itself() -> None:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
         await change(client, "shop", "ho")
-        await harness.run_for(AN_HOUR - 60)
-        assert syncs_of(harness) == []
-        await harness.run_for(61)
-        assert syncs_of(harness) == ["shop"]
-
-
-async def test_a_pause_with_an_end_resumes_by_itself_after_a_restart() -> None:
-    stores = MemoryStores()
-    async with running(Calm(), stores=stores) as harness:
-        client = await built(harness, "shop")
-        await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
-        await change(client, "shop", "ho")
-    async with running(Calm(), stores=stores) as harness:
         await harness.run_for(AN_HOUR - 60)
         assert syncs_of(harness) == []
         await harness.run_for(61)
@@ -238,19 +210,6 @@ class TestDeletedWhilePaused:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main"]
 
-    async def test_the_history_shows_a_pause_that_no_process_saw(self) -> None:
-        stores = MemoryStores()
-        async with running(Calm(), stores=stores) as harness:
-            client = await built(harness, "shop", "market")
-        await edit(client.apps, "shop", *PAUSED, to=HELD)
-        await client.apps.delete("shop")
-        async with running(Calm(), stores=stores) as harness:
-            await harness.run_for(AN_HOUR)
-            assert client.part_keys == ["market.main", "shop.main"]
-            await client.apps.delete("shop", purge=True)
-            await harness.run_for(AN_HOUR)
-            assert client.part_keys == ["market.main"]
-
     async def test_the_end_of_the_pause_removes_the_secondaries(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
@@ -278,23 +237,6 @@ class TestDeletedWhilePaused:
             )
             assert removed.orphans == ()
             assert client.part_keys == ["market.main", "shop.main"]
-
-    async def test_a_history_of_one_forgets_the_pause_at_a_restart(self) -> None:
-        class Short(Calm):
-            name = "apps"
-            apps = primary(kv(App, bucket="apps", history=1))
-
-        stores = MemoryStores()
-        async with running(Short(), stores=stores) as harness:
-            client = await built(harness, "shop", "market")
-            await edit(client.apps, "shop", *PAUSED, to="true")
-            await harness.run_for(1)
-            await client.apps.delete("shop")
-            await harness.run_for(AN_HOUR)
-            assert client.part_keys == ["market.main", "shop.main"]
-        async with running(Short(), stores=stores) as harness:
-            await harness.run_for(AN_HOUR)
-            assert client.part_keys == ["market.main"]
 
     async def test_garbage_collection_names_the_command_that_resumes_the_key(self) -> None:
         async with running(Calm()) as harness:
@@ -342,27 +284,6 @@ class TestWholeController:
             await harness.run_until_idle()
             assert sorted(syncs_of(harness)) == ["market", "shop"]
 
-    async def test_a_controller_that_was_paused_before_its_start_syncs_nothing(self) -> None:
-        stores = MemoryStores()
-        await set_record(stores, RECORD, "an upgrade")
-        async with running(Calm(), stores=stores) as harness:
-            client = app_client(harness)
-            await client.app("shop")
-            await harness.run_for(AN_HOUR)
-            assert syncs_of(harness) == []
-            status = harness.runtime.status()
-            assert str(status.paused_controller) == "an upgrade"
-
-    async def test_a_paused_controller_resumes_by_itself_at_the_end_of_the_pause(self) -> None:
-        stores = MemoryStores()
-        await set_record(stores, RECORD, lasting(AN_HOUR))
-        async with running(Calm(), stores=stores) as harness:
-            await app_client(harness).app("shop")
-            await harness.run_for(AN_HOUR - 60)
-            assert syncs_of(harness) == []
-            await harness.run_for(61)
-            assert syncs_of(harness) == ["shop"]
-
     async def test_a_deleted_primary_of_a_paused_controller_keeps_its_secondaries(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
@@ -371,15 +292,6 @@ class TestWholeController:
             await client.apps.delete("shop")
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["shop.main"]
-
-    async def test_a_stop_does_not_wait_for_the_end_of_the_pause(self) -> None:
-        stores = MemoryStores()
-        await set_record(stores, RECORD, "true")
-        async with running(Calm(), stores=stores) as harness:
-            await app_client(harness).app("shop")
-            await harness.run_for(1)
-            before = harness.runtime.measures()
-        assert before.synced
 
 
 class TestReports:
@@ -398,13 +310,6 @@ class TestReports:
                 *(True, False),
             )
 
-    async def test_the_status_of_a_controller_lists_a_paused_key(self) -> None:
-        async with running(Calm()) as harness:
-            client = await built(harness, "shop", "market")
-            await edit(client.apps, "shop", *PAUSED, to=HELD)
-            await harness.run_for(1)
-            assert harness.runtime.status().paused == {"shop": "by ann@desk: waits for a disk"}
-
     async def test_a_pause_and_its_end_are_events(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
@@ -416,27 +321,6 @@ class TestReports:
                 ("Paused", "paused by ann@desk: waits for a disk"),
                 ("Resumed", "resumed; it was paused by ann@desk: waits for a disk"),
             ]
-
-    async def test_a_restart_repeats_no_event(self) -> None:
-        stores = MemoryStores()
-        async with running(Calm(), stores=stores) as harness:
-            client = await built(harness, "shop")
-            await edit(client.apps, "shop", *PAUSED, to="true")
-            await harness.run_for(1)
-        async with running(Calm(), stores=stores) as harness:
-            await harness.run_for(1)
-            assert client.reasons("shop").count("Paused") == 1
-
-    async def test_the_sync_after_a_pause_is_explained(self) -> None:
-        async with running(Calm()) as harness:
-            client = await built(harness, "shop")
-            await edit(client.apps, "shop", *PAUSED, to="true")
-            await harness.run_for(1)
-            await edit(client.parts, "shop.main", "spec", "text", to="changed")
-            await harness.run_for(1)
-            await edit(client.apps, "shop", *PAUSED, to=None)
-            await harness.run_until_idle()
-            assert harness.runtime.explain("shop").syncs[-1].operation == Operation.RESUME
 
     async def test_a_manual_sync_of_a_paused_key_is_refused(self) -> None:
         async with running(Calm()) as harness:

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from controllers.greetings import Greetings
 from natsctl import (
     Controller,
     ExistsError,
@@ -28,10 +27,7 @@ from tests.support.controllers.app_controller import (
     Part,
     PartSpec,
     edit,
-    put,
 )
-
-RECORDS = kv(bytes, bucket="natsctl")
 
 
 def part(text: str) -> Part:
@@ -213,20 +209,6 @@ async def test_a_deleted_primary_deletes_its_secondaries_with_the_reason(
     assert found == ("delete", PARTS.name, "shop.a", reason)
 
 
-async def test_a_named_key_is_planned_alone(client: AppClient) -> None:
-    await client.app("shop")
-    await client.app("market")
-    assert {key for key, _, _ in signs(await plan_of(client, Apps(), "shop"))} == {"shop"}
-
-
-async def test_a_requested_key_that_does_not_exist_is_missing(client: AppClient) -> None:
-    await client.app("shop", parts=("a",))
-    await converge(client)
-    await client.apps.delete("shop")
-    await put(client.apps, "odd", b"no object")
-    assert (await plan_of(client, None, "shop", "odd", "shpo")).missing == ("shpo",)
-
-
 async def test_a_paused_key_is_held_back_with_the_reason(client: AppClient) -> None:
     await client.app("shop", parts=("a",))
     pause = "by=ann reason=waits for a disk"
@@ -235,26 +217,6 @@ async def test_a_paused_key_is_held_back_with_the_reason(client: AppClient) -> N
     (key_plan,) = planned.keys.values()
     assert (key_plan.held_back, key_plan.actions) == ("paused by ann: waits for a disk", ())
     assert planned.summary.held_back == 1
-
-
-async def test_the_plan_of_a_paused_controller_shows_what_it_would_do(client: AppClient) -> None:
-    await client.app("shop", parts=("a",))
-    await put(client.stores.store(RECORDS), "controllers.apps.paused", b"an upgrade")
-    planned = await plan_of(client)
-    assert ("shop", "create", "shop.a") in signs(planned)
-    assert planned.keys["shop"].held_back is msgspec.UNSET
-
-
-async def test_a_plan_without_held_back_keys_does_not_mention_them(client: AppClient) -> None:
-    await client.app("shop")
-    assert "held" not in str((await plan_of(client)).summary)
-
-
-async def test_an_invalid_object_is_an_error_of_its_key(client: AppClient) -> None:
-    await put(client.apps, "shop", {"spec": {"text": 1}})
-    planned = await plan_of(client)
-    assert "Expected `str`, got `int`" in planned.keys["shop"].error
-    assert planned.summary.failed == 1
 
 
 async def test_a_blocking_call_fails_unless_it_is_safe(client: AppClient) -> None:
@@ -293,11 +255,6 @@ async def test_a_handler_sees_its_own_planned_writes(client: AppClient) -> None:
     await client.app("shop")
     planned = await plan_of(client, Reader())
     assert planned.keys["shop"].error == ""
-
-
-async def test_a_bucket_that_does_not_exist_is_planned_as_empty() -> None:
-    planned = await plan(Greetings(), nats=MemoryStores())
-    assert planned.keys == {}
 
 
 async def test_orphans_that_garbage_collection_keeps_are_listed_with_the_reason(

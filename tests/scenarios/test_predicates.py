@@ -77,24 +77,6 @@ async def test_a_status_change_enqueues_the_owner_unless_wake_on_is_spec(
         assert controller.synced - before == syncs
 
 
-async def test_a_spec_change_is_reverted_with_wake_on_spec() -> None:
-    async with running(controller := controller_of("spec")) as harness:
-        await controller.apps.put("shop", App(spec=AppSpec(80)))
-        await harness.run_until_idle()
-        await change_spec(harness)
-        document = harness.stores.kube.store(SERVICES).document(KEY)
-        assert document["spec"] == {"ports": [{"port": 80}]}
-
-
-async def test_a_deleted_secondary_is_created_again_with_wake_on_spec() -> None:
-    async with running(controller := controller_of("spec")) as harness:
-        await controller.apps.put("shop", App(spec=AppSpec(80)))
-        await harness.run_until_idle()
-        await harness.stores.kube.store(SERVICES).delete(KEY)
-        await harness.run_until_idle()
-        assert harness.stores.kube.store(SERVICES).keys() == [KEY]
-
-
 async def test_a_predicate_decides_which_changes_enqueue_the_owner() -> None:
     async with running(controller := controller_of(predicate=lambda change: not change.after)) as h:
         await controller.apps.put("shop", App(spec=AppSpec(80)))

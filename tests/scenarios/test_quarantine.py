@@ -68,15 +68,6 @@ async def test_a_changed_key_is_synced_and_its_deaths_are_forgotten(directory: P
         assert await deaths(harness.stores) == []
 
 
-async def test_a_key_that_changed_while_no_process_ran_is_synced(directory: Path) -> None:
-    stores = await prepared()
-    await died(directory, stores, 3)
-    await edit(stores.store(APPS), "shop", "spec", "text", to="new")
-    async with running(Apps(), stores=stores) as harness:
-        await harness.run_until_idle()
-        assert sorted(syncs_of(harness)) == ["market", "shop"]
-
-
 async def test_a_person_can_request_the_sync_of_a_quarantined_key(directory: Path) -> None:
     async with after_deaths(directory, 3) as harness:
         harness.runtime.resync("shop")
@@ -214,29 +205,6 @@ async def test_a_suspect_is_synced_although_other_keys_keep_the_workers_busy(
         assert [controller.together[key] for key in SUSPECTS] == [{key} for key in SUSPECTS]
 
 
-async def test_a_sync_that_takes_long_delays_suspects_and_not_the_others(
-    directory: Path,
-) -> None:
-    class Long(Watched):
-        name = "apps"
-        sync_timeout_s = 3600.0
-
-        async def sync_handler(self, key: str) -> float | None:
-            if key == "app7":
-                await asyncio.sleep(300)
-            await super().sync_handler(key)
-            return 1.0 if key == "app6" else None
-
-    stores = await prepared(*KEYS)
-    die(directory, *SUSPECTS)
-    controller = Long()
-    async with running(controller, stores=stores) as harness:
-        await harness.run_for(250)
-        assert not set(SUSPECTS) & set(controller.syncs)
-        assert controller.syncs.count("app6") > 50
-        await harness.run_until(lambda: set(SUSPECTS) <= set(controller.syncs))
-
-
 async def test_a_suspect_that_is_paused_while_it_waits_to_be_alone_is_not_synced(
     directory: Path,
 ) -> None:
@@ -269,39 +237,10 @@ def left(directory: Path, loop: str = "apps.0") -> list[tuple[tuple[str, ...], b
     return [(found.keys, found.alone) for found in ClaimedKeys(directory).left_behind(loop)]
 
 
-def test_a_key_that_was_alone_is_found_once(directory: Path) -> None:
-    die(directory, "apps.0:shop")
-    assert left(directory) == [(("shop",), True)]
-    assert left(directory) == []
-
-
-def test_keys_of_another_loop_count_whichever_is_read_first(directory: Path) -> None:
-    die(directory, "apps.0:shop", "sites.0:bank")
-    assert left(directory) == [(("shop",), False)]
-    assert left(directory, "sites.0") == [(("bank",), False)]
-    assert list(directory.iterdir()) == []
-
-
-def test_a_living_process_keeps_its_keys_and_leaves_none(directory: Path) -> None:
-    with ClaimedKeys(directory).of_loop("apps.0", 1) as claims:
-        claims[0].hold("shop")
-        assert left(directory) == []
-    assert list(directory.iterdir()) == []
-
-
 @pytest.mark.parametrize("length", [1, SLOT - LENGTH, SLOT - LENGTH + 1])
 def test_each_worker_has_its_own_key_of_any_length(directory: Path, length: int) -> None:
     die(directory, "apps.0:bank", f"apps.0:{'k' * length}")
     assert left(directory) == [(("bank", "k" * min(length, SLOT - LENGTH)), False)]
-
-
-def test_a_sync_that_has_ended_leaves_no_key(directory: Path) -> None:
-    with ClaimedKeys(directory).of_loop("apps.0", 1) as claims:
-        claims[0].hold("shop")
-        claims[0].release()
-        (path,) = directory.iterdir()
-        (directory / "apps.0.7-a.held").write_bytes(path.read_bytes())  # without its lock
-        assert left(directory) == []
 
 
 @pytest.mark.parametrize("directory", [None, Path("/dev/null/state")])

@@ -21,7 +21,7 @@ from natsctl import (
     primary,
 )
 from natsctl.testing import Harness, MemoryStore, MemoryStores, running
-from tests.support.controllers.app_controller import APPS, document, put
+from tests.support.controllers.app_controller import APPS, put
 
 
 class LimitsSpec(msgspec.Struct, frozen=True):
@@ -112,16 +112,6 @@ async def test_the_creation_of_an_object_that_was_read_as_missing_syncs_the_key(
         assert [content for _, content in readers.seen] == [None, 1, None]
 
 
-async def test_a_change_of_an_unread_object_syncs_no_key() -> None:
-    readers = Readers(limit_called("eu"))
-    async with running(readers) as harness:
-        await app(harness, "shop")
-        await put(buckets(harness), "us", limits(1))
-        await put(buckets(harness), "eu.west", limits(1))
-        await harness.run_until_idle()
-        assert readers.keys() == ["shop"]
-
-
 async def test_all_keys_that_read_an_object_share_one_watch_and_are_synced() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
@@ -149,21 +139,6 @@ async def test_an_object_that_the_next_sync_does_not_read_is_no_longer_watched()
         await put(buckets(harness), "us", limits(1))
         await harness.run_until_idle()
         assert readers.seen == [("shop", 1)]
-
-
-async def test_a_deleted_key_leaves_no_watch() -> None:
-    readers = Readers()
-
-    async def read(self: Readers, key: str) -> object:
-        return None if self.apps.get(key) is None else await self.reads.get(LIMITS, "eu")  # type: ignore[arg-type]
-
-    readers.read = read
-    async with running(readers) as harness:
-        await app(harness, "shop")
-        assert buckets(harness).watches == 1
-        await harness.stores.store(APPS).delete("shop")
-        await harness.run_until_idle()
-        assert (readers.reads.watch_count, buckets(harness).watches) == (0, 0)
 
 
 async def test_a_failed_sync_keeps_the_watches_of_its_key() -> None:
@@ -210,23 +185,6 @@ async def test_a_change_while_a_sync_reads_is_never_lost() -> None:
         assert readers.last("shop") == 7
 
 
-async def test_kubernetes_objects_can_be_read() -> None:
-    readers = Readers()
-
-    async def read(self: Readers, key: str) -> object:
-        secret = await self.reads.get(SECRETS, f"default/{key}")
-        return None if secret is None else secret["data"]
-
-    readers.read = read
-    async with running(readers) as harness:
-        secrets = harness.stores.kube.store(SECRETS)
-        await app(harness, "shop")
-        await secrets.create("default/shop", b'{"data": {"a": "1"}}')
-        await secrets.create("default/other", b'{"data": {"a": "2"}}')
-        await harness.run_until_idle()
-        assert readers.seen == [("shop", None), ("shop", {"a": "1"})]
-
-
 async def test_changing_a_read_object_does_not_change_the_cache() -> None:
     readers = Readers()
 
@@ -261,17 +219,6 @@ async def test_a_revoked_permission_fails_the_sync_until_it_is_granted_again() -
         assert readers.reads.watch_count == 1
 
 
-async def test_a_broken_watch_restarts_and_syncs_missed_changes() -> None:
-    readers = Readers(limit_called("eu"))
-    async with running(readers) as harness:
-        await put(buckets(harness), "eu", limits(1))
-        await app(harness, "shop")
-        buckets(harness).break_watches()
-        await put(buckets(harness), "eu", limits(2))
-        await harness.run_until_idle()
-        assert [content for _, content in readers.seen] == [1, 2]
-
-
 async def test_reading_an_object_that_was_never_valid_raises_invalid_object() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
@@ -282,16 +229,6 @@ async def test_reading_an_object_that_was_never_valid_raises_invalid_object() ->
         await put(buckets(harness), "eu", limits(1))
         await harness.run_until_idle()
         assert readers.seen == [("shop", 1)]
-
-
-async def test_the_last_valid_state_of_an_invalid_object_is_read() -> None:
-    readers = Readers(limit_called("eu"))
-    async with running(readers) as harness:
-        await put(buckets(harness), "eu", limits(1))
-        await app(harness, "shop")
-        await put(buckets(harness), "eu", b"junk")
-        await app(harness, "shop", "other")
-        assert readers.last("shop") == 1
 
 
 @pytest.mark.parametrize(
@@ -343,16 +280,6 @@ async def test_no_watch_is_left_after_the_stop() -> None:
     assert stores.store(LIMITS).watches == 0
 
 
-async def test_a_read_writes_nothing_and_causes_no_further_sync() -> None:
-    readers = Readers(limits_labelled(""))
-    async with running(readers) as harness:
-        await app(harness, "shop")
-        before = await document(harness.stores.store(APPS), "shop")
-        await asyncio.sleep(300)
-        assert readers.keys() == ["shop"]
-        assert await document(harness.stores.store(APPS), "shop") == before
-
-
 async def test_a_key_assigned_to_another_process_leaves_no_watch() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
@@ -361,18 +288,3 @@ async def test_a_key_assigned_to_another_process_leaves_no_watch() -> None:
         assert readers.reads.watch_count == 1
         await readers.reads.keep(lambda _key: False)
         assert readers.reads.watch_count == 0
-
-
-async def test_a_running_sync_keeps_the_watches_of_its_key() -> None:
-    async def read(readers: Readers, _key: str) -> int | None:
-        current = await readers.reads.get(LIMITS, "eu")
-        await readers.reads.keep(lambda _key: False)
-        return None if current is None else current.spec.most
-
-    readers = Readers(read)
-    async with running(readers) as harness:
-        await put(buckets(harness), "eu", limits(1))
-        await app(harness, "shop")
-        await put(buckets(harness), "eu", limits(2))
-        await harness.run_until_idle()
-        assert readers.seen == [("shop", 1), ("shop", 2)]

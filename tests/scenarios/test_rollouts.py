@@ -108,30 +108,6 @@ async def test_a_new_version_starts_over_and_other_sites_keep_the_old_one(fleet:
     assert await fleet.versions() == {"athens": "2", "berlin": "2", "calais": "1"}
 
 
-async def test_a_failed_version_is_replaced_by_the_next(fleet: Fleet) -> None:
-    await fleet.roll_out("eu", "1")
-    await fleet.report("athens", error="it does not start")
-    await fleet.roll_out("eu", "2")
-    assert await fleet.versions() == {"athens": "2"}
-    await fleet.report("athens", ready=True)
-    assert await fleet.versions() == {"athens": "2", "berlin": "2"}
-
-
-async def test_a_rollout_with_at_once_zero_is_paused(fleet: Fleet) -> None:
-    await fleet.roll_out("eu", "1")
-    await fleet.roll_out("eu", "1", at_once=0)
-    await fleet.report("athens", ready=True)
-    assert await fleet.versions() == {"athens": "1"}
-
-
-async def test_a_site_added_later_gets_the_version(fleet: Fleet) -> None:
-    await fleet.roll_out("us", "1", sites=US)
-    await fleet.report("dallas", ready=True)
-    await fleet.site("eugene", US)
-    await asyncio.sleep(RECHECK_S + A_MOMENT)
-    assert await fleet.versions() == {"dallas": "1", "eugene": "1"}
-
-
 async def test_a_deselected_site_loses_its_config_and_a_deleted_site_keeps_it(
     fleet: Fleet,
 ) -> None:
@@ -148,26 +124,6 @@ async def test_a_site_of_another_rollout_is_refused(fleet: Fleet) -> None:
     assert await fleet.versions() == {"athens": "1"}
     failing = fleet.harness.runtime.status().failing
     assert "owned by Rollout.rollouts first" in failing["second"]
-
-
-async def test_deleting_a_rollout_deletes_its_configurations(fleet: Fleet) -> None:
-    await fleet.roll_out("eu", "1", at_once=3)
-    await fleet.roll_out("us", "1", sites=US)
-    await fleet.rollouts.delete("eu")
-    await asyncio.sleep(A_MOMENT)
-    assert await fleet.versions() == {"dallas": "1"}
-
-
-async def test_a_configuration_edited_by_hand_is_restored(
-    fleet: Fleet,
-) -> None:
-    await fleet.roll_out("eu", "1", at_once=3)
-    for site in ("athens", "berlin", "calais"):
-        await fleet.report(site, ready=True)
-    await edit(fleet.configs, "berlin", "spec", "config", to={"version": "mine"})
-    await asyncio.sleep(A_MOMENT)
-    assert await fleet.versions() == {"athens": "1", "berlin": "1", "calais": "1"}
-    assert (await fleet.status("eu"))["given"] == 3
 
 
 async def test_a_finished_rollout_writes_nothing(fleet: Fleet) -> None:

@@ -45,18 +45,6 @@ async def test_a_secondary_names_its_owner() -> None:
         assert metadata["uid"]
 
 
-async def test_a_changed_primary_changes_its_secondaries() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop", "hello", ("a", "b"))
-        await harness.run_until_idle()
-        await client.app("shop", "bye", ("b", "c"))
-        await harness.run_until_idle()
-
-        assert await client.texts() == {"shop.b": "bye", "shop.c": "bye"}
-        assert (await document(client.parts, "shop.b"))["metadata"]["generation"] == 2
-
-
 async def test_deleting_a_primary_deletes_only_its_secondaries() -> None:
     async with running(Apps()) as harness:
         client = app_client(harness)
@@ -86,40 +74,6 @@ async def test_secondaries_of_a_deleted_primary_are_kept_with_the_orphan_policy(
         plan = await harness.runtime.garbage_plan()
         assert plan.orphans == ()
         assert "policy" in plan.refused
-
-
-async def test_a_deleted_secondary_is_created_again_within_a_second() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        await client.parts.delete("shop.main")
-        await asyncio.sleep(A_SECOND)
-
-        assert await client.texts() == {"shop.main": "hi"}
-
-
-async def test_a_purged_secondary_is_created_again() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        await client.parts.delete("shop.main", purge=True)
-        await harness.run_until_idle()
-
-        assert await client.texts() == {"shop.main": "hi"}
-
-
-async def test_an_edited_secondary_is_restored_within_a_second() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        await edit(client.parts, "shop.main", "spec", "text", to="tampered")
-        await asyncio.sleep(A_SECOND)
-
-        assert await client.texts() == {"shop.main": "hi"}
-        assert client.events("shop")[-1] == ("Synced", '"shop" synced successfully (updated)')
 
 
 async def test_unknown_fields_of_a_secondary_are_kept() -> None:
@@ -162,18 +116,6 @@ async def test_an_overwritten_secondary_is_restored_within_a_second(
         part = await document(client.parts, "shop.main")
         assert part["spec"] == {"text": "hi"}
         assert part["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
-
-
-async def test_a_secondary_overwritten_while_no_process_ran_is_restored() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-    await put(client.parts, "shop.main", b"oops")
-    async with running(Apps(), stores=client.stores) as harness:
-        await harness.run_until_idle()
-
-        assert await client.texts() == {"shop.main": "hi"}
 
 
 async def test_an_object_put_in_place_of_a_deleted_secondary_is_not_adopted() -> None:
@@ -294,19 +236,6 @@ async def test_the_first_of_two_owners_keeps_a_secondary() -> None:
         assert "owned by App.apps first" in client.events("second")[0][1]
 
 
-async def test_the_second_owner_gets_a_secondary_once_the_first_is_deleted() -> None:
-    async with running(Rivals()) as harness:
-        client = app_client(harness)
-        await client.app("first", "first")
-        await harness.run_until_idle()
-        await client.app("second", "second")
-        await asyncio.sleep(60)
-        await client.apps.delete("first")
-        await asyncio.sleep(120)
-
-        assert await client.texts() == {"it": "second"}
-
-
 async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> None:
     class Watchful(Apps):
         def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
@@ -322,18 +251,6 @@ async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> Non
         await harness.run_until_idle()
 
         assert set(controller.syncs) == {"watchtower", "shop.main"}
-
-
-async def test_handle_secondary_sets_the_keys_that_a_created_secondary_enqueues() -> None:
-    class Watchful(Apps):
-        def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
-            return ("watchtower",)
-
-    controller = Watchful()
-    async with running(controller) as harness:
-        await app_client(harness).app("shop")
-        await harness.run_until_idle()
-        assert controller.syncs == ["shop", "watchtower"]
 
 
 async def test_the_owner_is_enqueued_if_handle_secondary_fails() -> None:

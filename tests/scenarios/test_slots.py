@@ -213,15 +213,6 @@ async def test_a_sync_finds_its_own_writes_by_key_and_by_index(bench: Bench) -> 
     assert await bench.sync(write) == ([[], ["more", "shop"]], ["shop"], ["shop"], None)
 
 
-async def test_a_read_of_the_store_does_not_wait_for_the_watch(bench: Bench) -> None:
-    await put(bench.apps, "shop", PLAIN)
-    assert bench.slots.apps.get("shop") is None
-    read = await bench.slots.apps.read("shop")
-    assert read is not None
-    assert read.spec == AppSpec("1", ("a",))
-    assert await bench.slots.apps.read("none") is None
-
-
 async def test_a_write_keeps_what_others_wrote_since_the_watch(bench: Bench) -> None:
     await bench.put(bench.apps, "shop", PLAIN)
 
@@ -248,18 +239,6 @@ async def test_a_status_observes_the_generation_that_the_sync_read(bench: Bench)
 
     await bench.sync(write)
     assert (await document(bench.apps, "shop"))["status"]["observedGeneration"] == 2
-
-
-@pytest.mark.parametrize("value", [b"", b"no JSON", b'{"spec": {"text": 1}, "data": 1}'])
-async def test_a_write_replaces_an_invalid_object(bench: Bench, value: bytes) -> None:
-    await bench.put(bench.apps, "shop", value)
-    await bench.put(bench.parts, "x", {"metadata": {"labels": OWNER}, "spec": {"text": "1"}})
-    await bench.put(bench.parts, "x", value)
-    await bench.slots.apps.put("shop", app("hi"))
-    await bench.harness.run_until_idle()
-    await bench.sync(lambda: bench.slots.parts.apply("x", part("mine")))
-    assert bench.slots.apps.error("shop") is None
-    assert (await document(bench.parts, "x"))["spec"] == {"text": "mine"}
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ import pytest
 
 from natsctl import (
     Controller,
-    EventType,
     Object,
     Operator,
-    StoreError,
     kube,
     kv,
     primary,
@@ -30,7 +28,6 @@ from tests.support.controllers.recording_watcher import SITES, RecordingWatcher,
 from tests.support.eventually import eventually
 
 TTL_S = 10.0
-LEASES = kv(bytes, bucket="natsctl_leases", history=1)
 CONFIGS = kube("v1", "ConfigMap", namespace="default")
 
 
@@ -97,28 +94,6 @@ async def test_the_watchers_of_a_standby_are_called_once_it_leads() -> None:
     await second.stop()
 
 
-async def test_an_interrupted_watcher_and_later_watchers_are_called_again() -> None:
-    stores, first_watcher, second_watcher = (
-        MemoryStores(),
-        RecordingWatcher("one"),
-        RecordingWatcher("two"),
-    )
-    first_watcher.takes_s = TTL_S
-    controller = watching(first_watcher)
-    controller.add_watcher(second_watcher, SITES)
-    await put(stores.store(SITES), "a", site())
-    process = await running(controller, stores)
-    await asyncio.sleep(1)
-    stores.store(LEASES).fail(StoreError("out of reach"))
-    await asyncio.sleep(TTL_S)
-    assert (first_watcher.calls, second_watcher.calls) == ([], [])
-    first_watcher.takes_s = 0
-    stores.store(LEASES).fail(None)
-    await eventually(lambda: first_watcher.calls and second_watcher.calls, within_s=TTL_S)
-    assert (first_watcher.calls, second_watcher.calls) == (["one add a hi"], ["two add a hi"])
-    await process.stop()
-
-
 async def test_a_watcher_call_interrupted_by_a_process_pause_is_repeated() -> None:
     stores, watcher = MemoryStores(), RecordingWatcher("one")
     watcher.takes_s = 2.0
@@ -181,27 +156,6 @@ async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
     await task
 
 
-async def test_a_store_without_a_newest_revision_does_not_block_a_leader(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Silent(MemoryStore):
-        async def newest_revision(self) -> int:
-            raise StoreError("unknown revision")
-
-    class SilentStores(MemoryStores):
-        async def open(self, kind: Any) -> MemoryStore:
-            return Silent(kind) if kind is SITES else await super().open(kind)
-
-    stores, watcher = SilentStores(), RecordingWatcher("one")
-    process = await running(watching(watcher), stores)
-    await eventually(
-        lambda: (
-            "table may be behind its store kind=Site.sites error='unknown revision'" in caplog.text
-        )
-    )
-    await process.stop()
-
-
 async def test_writes_of_a_standby_are_refused_and_reads_are_not() -> None:
     leadership = Leadership("sites", asyncio.get_running_loop().time)
     stores = MemoryStores()
@@ -260,15 +214,3 @@ async def test_a_waiting_kubernetes_request_is_not_sent_after_its_term() -> None
     await asyncio.wait(requests)
     assert [request.cancelled() for request in requests] == [False, True]
     assert sent == ["GET"]
-
-
-async def test_events_are_recorded_only_within_the_term() -> None:
-    leadership = Leadership("sites", asyncio.get_running_loop().time)
-    stores = MemoryStores()
-    async with stores.guarded(TermGuard(leadership)).recorder("sites") as recorder:
-        recorder.event("a", EventType.NORMAL, "Early", "not recorded")
-        leadership.begin(1, until=10)
-        recorder.event("a", EventType.NORMAL, "Leads", "recorded")
-        await asyncio.sleep(10)
-        recorder.event("a", EventType.NORMAL, "Late", "not recorded")
-    assert [event.reason for event in stores.events.events] == ["Leads"]

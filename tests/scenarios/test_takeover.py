@@ -163,19 +163,6 @@ async def test_a_new_leader_whose_cache_is_late_makes_nothing_for_a_deleted_obje
     await standby.stop()
 
 
-async def test_a_new_leader_whose_cache_is_late_stops_at_once() -> None:
-    stores, way = MemoryStores(), Way()
-    standby = await process(stores, Apps(), way)
-    way.deaf = True
-    await AppClient(stores).app("shop")
-    leads = standby.operator.leads
-    await eventually(lambda: leads("apps"), within_s=TTL_S)
-    stopped_at = asyncio.get_running_loop().time()
-    await standby.stop()
-    assert asyncio.get_running_loop().time() - stopped_at < 1
-    assert standby.controller.syncs == []
-
-
 async def test_a_key_purged_while_no_leader_ran_is_synced_by_the_next_leader() -> None:
     stores = MemoryStores()
     client = AppClient(stores)
@@ -351,11 +338,6 @@ class SlowStore(WayStore):
         return await self._store.newest_revision()
 
 
-class SlowToStart(InformerController):
-    async def start(self) -> None:
-        await asyncio.sleep(5.0)
-
-
 def sharing(
     stores: MemoryStores,
     watcher: RecordingWatcher,
@@ -452,20 +434,6 @@ async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() ->
     await second_run
 
 
-async def test_an_object_changed_during_the_start_is_added_and_then_updated() -> None:
-    stores, calls = MemoryStores(), list[str]()
-    await put(stores.store(SITES), "a", site())
-    operator = sharing(stores, RecordingWatcher(calls=calls), SlowToStart)
-    running = asyncio.create_task(operator.run())
-    await eventually(lambda: operator.leads("sites"))
-    await asyncio.sleep(1.0)
-    await put(stores.store(SITES), "a", site("new"))
-    await eventually(lambda: len(calls) > 1)
-    assert calls == ["add a hi", "update a hi new"]
-    operator.stop()
-    await running
-
-
 class Readers(Controller):
     """Reads an object for each of its keys and then waits."""
 
@@ -544,19 +512,6 @@ async def test_managed_objects_are_assigned_to_members_and_reassigned() -> None:
     await eventually(lambda: own[1] == keys, within_s=TTL_S)
     operators[1].stop()
     await tasks[1]
-
-
-async def test_gained_managed_objects_do_not_wait_for_the_listing_of_deletions() -> None:
-    stores, cloud = SlowStores(), Cloud()
-    stores.way.delay_s = 2 * TTL_S  # for the listing of objects, and for that of deletions
-    await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
-    make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
-    operator = Operator([SharedDisks(cloud)], nats=stores, participate=make)
-    task = asyncio.create_task(operator.run())
-    await asyncio.sleep(2.5 * TTL_S)
-    assert SharedDisks.seen[id(cloud)] == {"a"}
-    operator.stop()
-    await task
 
 
 class SharedDisks(ManagedController[Disk]):

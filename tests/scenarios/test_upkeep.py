@@ -1,8 +1,6 @@
 """Resyncs and priorities, start and stop, and the output of explain, status and logs."""
 
 import asyncio
-import logging
-import random
 from collections import Counter
 from itertools import pairwise
 
@@ -19,12 +17,9 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.testing import Harness, MemoryStores, running
+from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
-    APPS,
-    AppClient,
     Apps,
-    SlowStores,
     app_client,
     edit,
     put,
@@ -110,20 +105,6 @@ async def test_every_key_is_resynced_one_interval_after_its_last_resync() -> Non
     assert gaps == {controller.resync_s}
 
 
-async def test_two_runtimes_resync_in_different_orders() -> None:
-    random.seed(1)  # two random starts among 20 keys are sometimes the same
-    turns = []
-    for _ in range(2):
-        controller = Resynced()
-        async with running(controller, stores=await filled(20)) as harness:
-            await harness.run_until_idle()
-            controller.begun.clear()
-            await asyncio.sleep(controller.resync_s + 1.5)  # the interval begins after a second
-            turns.append(controller.keys())
-    assert sorted(turns[0]) == sorted(turns[1])
-    assert turns[0] != turns[1]
-
-
 async def test_a_change_overtakes_ten_thousand_keys_of_the_first_listing() -> None:
     controller = Slow(delay_s=0.002)
     async with running(controller, stores=await filled(10_000)) as harness:
@@ -164,24 +145,6 @@ async def test_changes_precede_secondary_changes_and_those_precede_resyncs() -> 
         assert controller.syncs == ["busy", "changed", "tampered", "resynced"]
 
 
-async def test_requeued_keys_do_not_delay_a_change() -> None:
-    class Polling(Slow):
-        async def sync_handler(self, key: str) -> float | None:
-            await super().sync_handler(key)
-            return 1.0
-
-    controller = Polling()
-    async with running(controller, stores=await filled(1000)) as harness:
-        await asyncio.sleep(0.5)
-        controller.delay_s = 0.01
-        await asyncio.sleep(1)  # all keys are requeued
-        changed = asyncio.get_running_loop().time()
-        await put(harness.stores.store(Numbers), "key-00400", {"n": -1})
-        await asyncio.sleep(0.02)
-
-        assert "key-00400" in [key for time, key in controller.begun if time >= changed]
-
-
 async def test_a_resync_does_not_starve_under_higher_priority_keys() -> None:
     controller = Slow(delay_s=0.1)
     async with running(controller, stores=await filled(30)) as harness:
@@ -217,18 +180,6 @@ async def test_a_key_is_never_synced_by_two_workers_at_once() -> None:
         await harness.run_until_idle()
 
         assert concurrent_max == {"key-0": 1, "key-1": 1, "key-2": 1}
-
-
-async def test_the_number_of_workers_is_the_number_of_concurrent_syncs() -> None:
-    class Wide(Slow):
-        workers = 3
-
-    controller = Wide(delay_s=1.0)
-    async with running(controller, stores=await filled(7)) as harness:
-        await asyncio.sleep(0.5)
-        assert harness.runtime.status().queue.held == 3  # type: ignore[union-attr]
-        await harness.run_until_idle()
-        assert Counter(round(time) for time, _ in controller.begun) == {0: 3, 1: 3, 2: 1}
 
 
 async def test_a_delayed_key_is_synced_at_its_time_even_if_synced_earlier() -> None:
@@ -291,21 +242,6 @@ async def test_a_cancelled_sync_is_repeated_by_the_next_runtime() -> None:
         await harness.run_until_idle()
 
     assert following.keys() == ["key-00000"]
-
-
-async def test_a_runtime_can_be_stopped_twice_and_before_it_is_synced() -> None:
-    stores = SlowStores()
-    controller = Apps()
-    runtime = ControllerRuntime(controller, nats=stores)
-    with stores.store(APPS).held_up():
-        task = asyncio.create_task(runtime.run())
-        await asyncio.sleep(5)
-        runtime.stop()
-        runtime.stop()
-        await task
-        assert asyncio.get_running_loop().time() < 6
-    assert controller.syncs == []
-    assert len(asyncio.all_tasks()) == 1
 
 
 async def test_a_cancelled_runtime_calls_clean() -> None:
@@ -425,12 +361,6 @@ async def test_explain_has_the_place_of_a_key_in_the_queue() -> None:
         assert [entry and entry.place for entry in queued] == ["held", "ready"]
 
 
-async def test_an_unknown_key_can_be_explained() -> None:
-    async with running(Apps()) as harness:
-        explanation = harness.runtime.explain("nobody")
-        assert (explanation.exists, explanation.syncs, explanation.queued) == (False, [], None)
-
-
 async def test_status_has_failing_and_invalid_keys_counts_and_queue() -> None:
     class Picky(Apps):
         async def sync_handler(self, key: str) -> float | None:
@@ -472,13 +402,6 @@ async def test_a_controller_can_record_events_of_its_keys() -> None:
         assert client.events("shop") == [("Noted", "shop was noted")]
 
 
-async def test_the_name_defaults_to_the_class_name() -> None:
-    class Named(Slow):
-        name = "something-else"
-
-    assert (Slow().name, Named().name) == ("slow", "something-else")
-
-
 async def test_resync_enqueues_every_primary() -> None:
     controller = Slow()
     async with running(controller, stores=await filled(10)) as harness:
@@ -489,25 +412,8 @@ async def test_resync_enqueues_every_primary() -> None:
         assert len(controller.keys()) == 10
 
 
-async def test_two_controllers_that_share_stores_do_not_affect_each_other() -> None:
-    stores = MemoryStores()
-    first, second = Apps(), Slow()
-    async with (
-        running(first, stores=stores) as first_harness,
-        running(second, stores=stores) as second_harness,
-    ):
-        await AppClient(stores).app("shop")
-        await put(stores.store(Numbers), "n", {"n": 1})
-        await first_harness.run_until_idle()
-        await second_harness.run_until_idle()
-        assert (first.syncs, second.keys()) == (["shop"], ["n"])
-        assert isinstance(first_harness, Harness)
+async def test_the_name_defaults_to_the_class_name() -> None:
+    class Named(Slow):
+        name = "something-else"
 
-
-async def test_the_start_of_syncing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        async with running(Slow(), stores=await filled(3)):
-            pass
-    assert "primaries listed, syncing controller=slow primaries=3" in [
-        record.message for record in caplog.records
-    ]
+    assert (Slow().name, Named().name) == ("slow", "something-else")

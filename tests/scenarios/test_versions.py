@@ -3,18 +3,13 @@
 import asyncio
 import random
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from natsctl import (
-    AnnotationNames,
     Controller,
-    EventKind,
     GarbageLimits,
-    Managed,
-    Resource,
     SimpleWatcher,
     Snapshot,
 )
@@ -25,7 +20,6 @@ from natsctl.core.migration import (
     migrate,
     objects_of,
     outdated,
-    planned,
 )
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.store import Stored
@@ -126,23 +120,6 @@ class TestReading:
         await task
         assert specs == [ShopSpec(("nginx",))]
 
-    async def test_a_resource_gets_the_newest_type(self, stores: MemoryStores) -> None:
-        await stores.store(SHOPS).create("a", old("nginx"))
-        async with Resource(SHOPS, stores) as resource, resource.events() as events:
-            event = await anext(events)
-            event.done()
-        assert event.kind is EventKind.UPSERT
-        assert event.object is not None
-        assert event.object.spec == ShopSpec(("nginx",))
-
-    def test_a_managed_object_has_the_newest_form(self) -> None:
-        stored = Stored("a", 1, old("nginx", status={"ready": True}))
-        managed = Managed(SHOPS, stored, names=AnnotationNames(), clock=lambda: datetime.now(UTC))
-        assert managed.object.spec == ShopSpec(("nginx",))
-        assert (managed.spec, managed.status) == ({"images": ["nginx"]}, {"ready": True})
-        written = documents.parse(managed.document())
-        assert written["spec"] == {"images": ["nginx"]}
-
 
 class TestMigration:
     async def test_a_migration_syncs_nothing_and_writes_nothing_else(
@@ -182,35 +159,6 @@ class TestMigration:
                 harness.runtime.explain("a").revision
                 == (await stores.store(SHOPS).get("a")).revision
             )
-
-    async def test_a_migration_is_no_event_for_watchers_and_resources(
-        self, stores: MemoryStores
-    ) -> None:
-        await stores.store(SHOPS).create("a", old("nginx"))
-        async with Resource(SHOPS, stores) as resource, resource.events() as events:
-            for _ in range(2):
-                (await anext(events)).done()
-            await migrated(stores.store(SHOPS))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(60):
-                    await anext(events)
-
-    async def test_an_object_that_was_invalid_is_synced_after_its_correction(
-        self, stores: MemoryStores
-    ) -> None:
-        store = stores.store(SHOPS)
-        await store.create("a", old("nginx"))
-        controller = Shops()
-        async with running(controller, stores=stores) as harness:
-            await harness.run_until_idle()
-            await store.update("a", b"{}", revision=(await store.get("a")).revision)
-            harness.runtime.resync("a")
-            await harness.run_until_idle()
-            controller.synced.clear()
-            corrected = SHOPS.encode(None, Shop(spec=ShopSpec(("nginx",))))
-            await store.update("a", corrected, revision=(await store.get("a")).revision)
-            await harness.run_until_idle()
-            assert controller.synced == ["a"]
 
 
 class TestRollout:
@@ -320,27 +268,6 @@ async def test_a_second_run_writes_nothing(store: MemoryStore) -> None:
     writes = store.writes
     assert await run_migration(store) == {}
     assert store.writes == writes
-
-
-async def test_a_dry_run_writes_nothing_and_reports_the_same(store: MemoryStore) -> None:
-    await store.create("a", old("nginx"))
-    await store.create("b", old("broken"))
-    await store.create("c", b'{"metadata": {"annotations": {"%s": "9"}}}' % STORED_VERSION.encode())
-    writes = store.writes
-    steps = list(planned(store, await objects_of(store)))
-    assert store.writes == writes
-    assert steps == list((await run_migration(store)).values())
-    assert [step.result for step in steps] == [Migrated.DONE, Migrated.FAILED, Migrated.NEWER]
-    assert "no such image" in steps[1].reason
-
-
-async def test_an_object_that_was_deleted_is_not_created_again(store: MemoryStore) -> None:
-    await store.create("a", old("nginx"))
-    objects = await objects_of(store)
-    await store.delete("a")
-    (step,) = [step async for step in migrate(store, objects)]
-    assert step.result is Migrated.GONE
-    assert store.keys() == []
 
 
 async def test_a_stopped_migration_is_continued_by_the_next_run(store: MemoryStore) -> None:
