@@ -1,14 +1,13 @@
 """`natsctl resync`, `natsctl pause` and `natsctl resume`."""
 
-import logging
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
-
 from natsctl.cli.command import (
+    LOCAL_HINT,
     App,
     Labels,
+    Local,
     NamedController,
     SomeObjects,
     StoreOptions,
@@ -19,15 +18,9 @@ from natsctl.cli.command import (
     option,
     report_error,
 )
-from natsctl.cli.gc import LOCAL_HINT, Local, local_controller, open_local
-from natsctl.cli.terminal import progress_bar, write_line, write_notice
-from natsctl.controller import opened
-from natsctl.controller.controller import Controller
-from natsctl.controller.slots import only_primary
-from natsctl.core import history, informer
+from natsctl.cli.terminal import write_line, write_notice
 from natsctl.core.task_group import WORKERS_MAX
-from natsctl.daemon.plan import SyncResult, primaries, sync_once
-from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
+from natsctl.errors import NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.buckets import Selection
 from natsctl.operate.fleet import Acted, Fleet, open_fleet
@@ -35,9 +28,6 @@ from natsctl.operate.names import Name, own_keys, parse_names
 from natsctl.operate.pauses import duration_in, new_pause
 
 app = App()
-
-REPORTED_LOGGERS = (opened.__name__, history.__name__, informer.INVALID_LOG)
-"""Loggers of failures that a local resync reports itself."""
 
 Whole = Annotated[bool, option("--all | The whole controller of --controller")]
 Failing = Annotated[bool, option("--failing | Only keys that fail, as natsctl status names them")]
@@ -191,10 +181,13 @@ async def resync(
         all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
         names = parse_names(words, otherwise=all_keys)
     if local:
+        from natsctl.cli.gc import local_controller, sync_here  # noqa: PLC0415 - half a second
+        from natsctl.controller.slots import only_primary  # noqa: PLC0415 - likewise
+
         runnable = local_controller(controller)
         runnable.workers = runnable.workers if workers is None else workers
         keys = own_keys([only_primary(type(runnable)).kind], names)
-        await _sync_here(stores, runnable, keys, verbose=verbose)
+        await sync_here(stores, runnable, keys, verbose=verbose)
         return
     named = controller_name(controller)
     async with open_fleet(stores.nats) as fleet:
@@ -204,32 +197,3 @@ async def resync(
             _show(await fleet.resync(names, named))
         except NoDaemonError as error:
             raise NoDaemonError(f"{error}{LOCAL_HINT}") from None
-
-
-async def _sync_here(
-    stores: StoreOptions, controller: Controller, keys: Sequence[str], *, verbose: bool
-) -> None:
-    for name in () if verbose else REPORTED_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    failures: list[Exception] = []
-    async with open_local(controller, stores) as runtime:
-        if not keys:
-            paused = runtime.status().paused
-            keys = [key for key in primaries(runtime) if key not in paused]
-            if paused:
-                count = "1 paused key is" if len(paused) == 1 else f"{len(paused)} paused keys are"
-                write_notice(f"{count} not synced")
-        with progress_bar("syncing", len(keys)) as progress:
-
-            def finished(sync: SyncResult) -> None:
-                if sync.error is not None:
-                    failures.append(sync.error)
-                    known = isinstance(sync.error, NatsctlError)
-                    kind = "" if known else f"{type(sync.error).__name__}: "
-                    report_error(f"{sync.key}: {kind}{sync.error}")
-                progress(advance=1)
-
-            await sync_once(runtime, keys, finished)
-    write_line(f"{len(keys) - len(failures)} of {len(keys)} synced")
-    if failures:
-        raise typer.Exit(min(map(exit_status, failures)))

@@ -126,6 +126,10 @@ Labels = Annotated[str, option(_LABELS)]
 Yes = Annotated[bool, option("--yes -y | Do not ask for confirmation")]
 CreateBucket = Annotated[bool, option("--create-bucket | Create the bucket if it does not exist")]
 
+Local = Annotated[bool, option("--local | Work in this process; --controller must be a class")]
+LOCAL_HINT = ", or do it here with --local"
+"""The end of the error if no daemon answers."""
+
 
 def number_option(text: str, metavar: str, least: int, most: int) -> Any:
     """Return an option whose value is a number up to *most*."""

@@ -1,33 +1,36 @@
-"""`natsctl gc` and `natsctl repair gc`: secondaries whose owner does not exist."""
+"""`natsctl gc` and `natsctl repair gc`, and what --local does in this process."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated
 
 import msgspec
 import typer
 
 from natsctl.cli.command import (
     CONFLICT,
+    LOCAL_HINT,
     App,
+    Local,
     NamedController,
     StoreOptions,
     Yes,
     controller_name,
+    exit_status,
     load_controller,
-    option,
+    report_error,
 )
 from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
-from natsctl.cli.terminal import confirm, write_line, write_notice
+from natsctl.cli.terminal import confirm, progress_bar, write_line, write_notice
 from natsctl.cli.values import parsed, read_bytes
-from natsctl.controller import garbage
+from natsctl.controller import garbage, opened
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
+from natsctl.core import history, informer
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.messages import ControllerPlan
-from natsctl.daemon.plan import inspecting
+from natsctl.daemon.plan import SyncResult, inspecting, primaries, sync_once
 from natsctl.errors import NatsctlError, NoDaemonError, UsageError
 from natsctl.jetstream.store import connect
 from natsctl.model.plans import GarbagePlan, Removed
@@ -35,10 +38,6 @@ from natsctl.operate.entries import NONE
 from natsctl.operate.fleet import NoGarbageError, open_fleet
 
 app = App()
-
-Local = Annotated[bool, option("--local | Work in this process; --controller must be a class")]
-LOCAL_HINT = ", or do it here with --local"
-"""The end of the error if no daemon answers."""
 
 
 def local_controller(path: str | None) -> Controller:
@@ -59,6 +58,40 @@ async def open_local(
         inspecting(controller, nats, kube, owner_names=stores.owner_names) as runtime,
     ):
         yield runtime
+
+
+REPORTED_LOGGERS = (opened.__name__, history.__name__, informer.INVALID_LOG)
+"""Loggers of failures that a local resync reports itself."""
+
+
+async def sync_here(
+    stores: StoreOptions, controller: Controller, keys: Sequence[str], *, verbose: bool
+) -> None:
+    """Sync the keys in this process, all primaries if there are none; exit with any failure."""
+    for name in () if verbose else REPORTED_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    failures: list[Exception] = []
+    async with open_local(controller, stores) as runtime:
+        if not keys:
+            paused = runtime.status().paused
+            keys = [key for key in primaries(runtime) if key not in paused]
+            if paused:
+                count = "1 paused key is" if len(paused) == 1 else f"{len(paused)} paused keys are"
+                write_notice(f"{count} not synced")
+        with progress_bar("syncing", len(keys)) as progress:
+
+            def finished(sync: SyncResult) -> None:
+                if sync.error is not None:
+                    failures.append(sync.error)
+                    known = isinstance(sync.error, NatsctlError)
+                    kind = "" if known else f"{type(sync.error).__name__}: "
+                    report_error(f"{sync.key}: {kind}{sync.error}")
+                progress(advance=1)
+
+            await sync_once(runtime, keys, finished)
+    write_line(f"{len(keys) - len(failures)} of {len(keys)} synced")
+    if failures:
+        raise typer.Exit(min(map(exit_status, failures)))
 
 
 @app.callback()

@@ -22,7 +22,7 @@ from natsctl.cli.output import (
     write_table,
 )
 from natsctl.cli.terminal import flush, write_line, write_notice, write_text
-from natsctl.daemon.doctor.buckets import check_mirrors
+from natsctl.daemon.doctor.mirrors import check_mirrors
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.events import KvEvent
 from natsctl.jetstream.options import NatsOptions

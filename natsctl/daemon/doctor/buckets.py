@@ -32,7 +32,6 @@ from natsctl.jetstream.bucket import (
     Bucket,
     bucket_in,
     concerns_of,
-    stream_of,
 )
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import PREFIX, STREAM
@@ -92,36 +91,6 @@ async def _missing(bucket: Bucket, used: Sequence[Used]) -> CheckFinding:
         found = f"it does not exist, and the user may not create it: {refused[0]}"
         return failed(check, found, _allow(refused))
     return ok(check, "it does not exist yet: the controller creates it")
-
-
-async def check_mirrors(
-    connection: Connection, names: Iterable[str]
-) -> AsyncIterator[CheckFinding]:
-    """Warn of mirrors that answer reads of a bucket's keys and have only some of the keys.
-
-    The servers spread the direct reads of other clients over the bucket and such mirrors.
-    """
-    buckets = {stream_of(name): name for name in names}
-    configs: list[dict[str, Any]] = []
-    streams: Sequence[dict[str, Any]] = [{}]
-    with suppress(StoreError):  # the user may not list streams
-        while streams:
-            offset = {"offset": len(configs)}
-            page = await connection.api("STREAM.LIST", offset)
-            streams = page.get("streams") or []
-            configs += [stream["config"] for stream in streams]
-    for config in configs:
-        upstream = config.get("mirror") or {}
-        origin = buckets.get(str(upstream.get("name")))
-        partial_copy = upstream.get("filter_subject") or upstream.get("subject_transforms")
-        if origin is not None and config.get("mirror_direct") and partial_copy:
-            name = config["name"]
-            yield warning(
-                f"mirrors of {origin}",
-                f"stream {name} has only some of the keys, or renames them, and answers reads of "
-                f"{origin}: the reads of other clients, such as nats kv get, miss keys at times",
-                f"create {name} again without mirror_direct, or let it mirror all keys",
-            )
 
 
 def _as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:

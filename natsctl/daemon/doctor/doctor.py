@@ -19,10 +19,10 @@ from natsctl.daemon.doctor.buckets import (
     check_garbage,
     check_holders,
     check_installation,
-    check_mirrors,
 )
 from natsctl.daemon.doctor.finding import CheckFinding, Result, failed, ok, permit, skew, warning
 from natsctl.daemon.doctor.kube import check_kube
+from natsctl.daemon.doctor.mirrors import check_mirrors
 from natsctl.daemon.kinds import Used, cluster_for, clusters_of, used_by
 from natsctl.daemon.messages import NAME, Verb
 from natsctl.daemon.operator import Guest, owner_of
