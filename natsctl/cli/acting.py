@@ -14,7 +14,6 @@ from natsctl.cli.command import (
     controller_name,
     exit_status,
     exit_with,
-    number_option,
     option,
     report_error,
 )
@@ -149,6 +148,7 @@ def _check_whole(words: Sequence[str], command: str, *, whole: bool, chosen: boo
     "natsctl resync greetings/shop greetings/market",
     "natsctl resync --failing",
     "natsctl resync greetings shop --local -c controllers.greetings:Greetings --verbose",
+    workers=f"NUMBER>=1<={WORKERS_MAX} | Number of keys that are synced concurrently",
     verbose="-v | With --local, log the traceback of each failure",
 )
 async def resync(
@@ -159,10 +159,7 @@ async def resync(
     selector: Labels = "",
     failing: Failing = False,
     local: Local = False,
-    workers: Annotated[
-        int | None,
-        number_option("Number of keys that are synced concurrently", "NUMBER", 1, WORKERS_MAX),
-    ] = None,
+    workers: int | None = None,
     verbose: bool = False,
 ) -> None:
     """Sync keys now.

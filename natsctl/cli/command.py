@@ -73,8 +73,6 @@ GLOBAL = ("nats", "kube", "controllers.owner_domain")
 
 CONFIG = "config"
 LINE = 74  # characters of a help that stays on one line
-EXPANDED = ContextVar("EXPANDED", default=False)
-"""Whether a help shows the options that `natsctl options` has for all commands."""
 
 _REQUIRED = re.compile(r"\{(.*)\}")
 _TYPE = re.compile(r" <[^>]*>$")
@@ -87,18 +85,20 @@ _UNNEEDED = re.compile(r"  \[(\d+<=)?x[<>]=\d+\]|; (\d+<=)?x[<>]=\d+(?=\])|  \[r
 def option(text: str, *flags: str, default: object = "") -> Any:
     """Return the option that a text such as `-n COUNT>=1 | How many there are` declares.
 
-    Before the bar are flags, of which a long one replaces *flags*, and what stands for the value
-    with its least number. `@` marks an argument. An option without a meaning is hidden.
+    Before the bar are flags, of which a long one replaces *flags*, and what stands for the value,
+    with its limits, such as `>=1<=9`. `@` marks an argument. An option without a meaning is hidden.
     """
     head, _, meaning = text.rpartition(" | ")
     words = head.split()
     own = [word for word in words if word[0] == "-"]
-    metavar, _, least = " ".join(words[len(own) :]).partition(">=")
+    metavar, _, limits = " ".join(words[len(own) :]).partition(">=")
+    least, _, most = limits.partition("<=")
     given: dict[str, Any] = {
         "help": meaning,
         "hidden": not meaning,
         "metavar": metavar.lstrip("@") or None,
         "min": int(least) if least else None,
+        "max": int(most) if most else None,
         "show_default": default != "" and not isinstance(default, bool),
     }
     if metavar.startswith("@"):
@@ -129,11 +129,6 @@ CreateBucket = Annotated[bool, option("--create-bucket | Create the bucket if it
 Local = Annotated[bool, option("--local | Work in this process; --controller must be a class")]
 LOCAL_HINT = ", or do it here with --local"
 """The end of the error if no daemon answers."""
-
-
-def number_option(text: str, metavar: str, least: int, most: int) -> Any:
-    """Return an option whose value is a number up to *most*."""
-    return typer.Option(metavar=metavar, min=least, max=most, help=text)
 
 
 HOOK_PANEL = "Hook: a handler in any language"
@@ -309,6 +304,7 @@ class Command(TyperCommand):
 
     sections: tuple[str, ...] = GLOBAL
     quiet: bool = False
+    expanded: bool = False
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage line, with required arguments without brackets."""
@@ -330,7 +326,7 @@ class Command(TyperCommand):
                 if param.param_type_name == "argument":
                     arguments.append((param.display_name_raw, row[1]))
                 else:
-                    panel = getattr(param, "rich_help_panel", None) if EXPANDED.get() else None
+                    panel = getattr(param, "rich_help_panel", None) if self.expanded else None
                     sections.setdefault(panel or "Options", []).append(row)
         if arguments:
             sections["Options"] = [*arguments, *sections.pop("Options", [])]
@@ -343,7 +339,7 @@ class Command(TyperCommand):
         *own, help_ = super().get_params(ctx)
         taken = {flag for param in own for flag in param.opts}
         options = [one for one in _options(self.sections) if taken.isdisjoint(one.opts)]
-        if EXPANDED.get():  # to be shown only, with the variables
+        if self.expanded:  # to be shown only, with the variables
             variables = {setting.parameter: setting.variables for setting in SETTINGS}
             shown: list[Any] = [copy.copy(one) for one in (*own, *options) if "-c" not in one.opts]
             for one in shown:
@@ -382,6 +378,7 @@ class App(typer.Typer):
         called: str | None = None,
         sections: Sequence[str] = (),
         quiet: bool = False,
+        expanded: bool = False,
         hooks: bool = False,
         **options: str,
     ) -> Callable[[F], F]:
@@ -389,11 +386,12 @@ class App(typer.Typer):
 
         A first parameter for `NatsOptions` or `StoreOptions` gets those of the settings. *options*
         declare the others by name, see `option`. *sections* are the sections or names of settings
-        whose options it has beside the global ones; with *quiet*, its help leaves them out. With
-        *hooks*, the options of a hook stand in for `--controller`.
+        whose options it has beside the global ones. With *quiet*, its help leaves them out; if it's
+        *expanded*, it shows all, by panel. With *hooks*, those of a hook stand in for a class.
         """
         lines = ["\b", "Examples:", *(f"  {example}" for example in examples)]
-        kind = type("Command", (Command,), {"sections": (*GLOBAL, *sections), "quiet": quiet})
+        given = {"sections": (*GLOBAL, *sections), "quiet": quiet, "expanded": expanded}
+        kind = type("Command", (Command,), given)
 
         def register(work: F) -> F:
             parameters = dict(inspect.signature(work).parameters)
@@ -477,7 +475,7 @@ def interruptible() -> Iterator[None]:
 def exit_status(error: BaseException) -> int:
     """Return the exit status of a command that ends with *error*."""
     match error:
-        case UsageError() | InvalidKeyError():
+        case UsageError() | InvalidKeyError() | typer.TyperException():
             return USAGE
         case NotFoundError() | StoreMissingError():
             return NOT_FOUND
@@ -503,6 +501,8 @@ def report(error: BaseException) -> int:
     leaves = list(_leaves(error))
     for leaf in leaves:
         match leaf:
+            case typer.TyperException():
+                report_error(explain_usage(leaf))
             case NatsctlError():
                 report_error(str(leaf))
             case OSError(strerror=str(reason)):

@@ -9,9 +9,8 @@ from contextlib import contextmanager, nullcontext
 from html import escape
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Annotated
 
-from natsctl.cli.command import App, StoreOptions, load_runnable_controller, number_option
+from natsctl.cli.command import App, StoreOptions, load_runnable_controller
 from natsctl.cli.terminal import write_line, write_notice
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
@@ -32,6 +31,7 @@ app = App()
     "natsctl console -c controllers.greetings:Greetings",
     controller="-c M:C | Controller class that the page plans with, instead of a daemon; "
     "repeatable",
+    port="PORT>=0<=65535 | Port of the page; 0 for any [default: 8222]",
     bind="ADDRESS | Address or host name to serve the page on",
     opened="--open | Open the page in the browser",
 )
@@ -39,10 +39,7 @@ async def console(
     stores: StoreOptions,
     *,
     controller: list[str] | None = None,
-    port: Annotated[
-        int | None,
-        number_option("Port of the page; 0 for any [default: 8222]", "PORT", 0, 65535),
-    ] = None,
+    port: int | None = None,
     bind: str = "127.0.0.1",
     opened: bool = False,
 ) -> None:

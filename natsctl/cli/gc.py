@@ -245,10 +245,7 @@ async def _collecting(
 def _write_garbage(plan: GarbagePlan) -> None:
     if plan.orphans:
         rows = [
-            [
-                *(one.kind, one.key, str(one.revision), one.owner or NONE),
-                one.held or one.reason,
-            ]
+            [*(one.kind, one.key, str(one.revision), one.owner or NONE), one.held or one.reason]
             for one in plan.orphans
         ]
         write_table(("KIND", "KEY", "REVISION", "OWNER", "REASON"), rows)

@@ -1,15 +1,18 @@
-"""`natsctl get`: shows one object, the objects of a bucket, or the buckets."""
+"""`natsctl get`, `history`, `wait` and `diff`: what is stored, and what will be."""
 
 import asyncio
 import math
 import re
 import textwrap
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
+import typer
 
-from natsctl.cli.command import App, Labels
+from natsctl.cli.command import App, Files, Labels, Objects, OneObject, exit_status, report
 from natsctl.cli.output import (
     JSON,
     TABLE,
@@ -25,29 +28,49 @@ from natsctl.cli.output import (
     write_json,
     write_result,
     write_table,
+    write_unified,
     write_value,
 )
 from natsctl.cli.terminal import flush, write_line, write_notice, write_text
+from natsctl.cli.values import apply, read_documents
+from natsctl.core.compare_and_set import read
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.errors import NotFoundError, StoreError, UsageError
+from natsctl.errors import (
+    InvalidObjectError,
+    NatsctlError,
+    NotFoundError,
+    StoreError,
+    StoreTimeoutError,
+    UsageError,
+    WatchBrokenError,
+)
 from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import connect
 from natsctl.jetstream.feed import names as key_names
 from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import BucketStore, bucket_names
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.readiness import has_condition
 from natsctl.model.schemas.field_paths import Columns, FieldPath
 from natsctl.model.selectors import Selector
-from natsctl.model.store import Applied, Batch, Change, Listed
+from natsctl.model.store import Applied, Batch, Change, Deleted, Listed, Listing
 from natsctl.operate.buckets import (
+    Selection,
     declared_columns,
+    existing_bucket,
     matches,
     message_at,
     open_bucket,
     published_schemas,
     selected,
 )
-from natsctl.operate.entries import NONE, described, object_in
+from natsctl.operate.desired import (
+    desired_changes,
+)
+from natsctl.operate.entries import NONE, age, cells_of, described, object_in, preview
 from natsctl.operate.names import parse_name
+from natsctl.operate.pauses import duration_in
 
 app = App()
 
@@ -299,3 +322,224 @@ def _write_events(
                 write_line("---")
             write_entries(bucket, [message], output, events=[event])
     flush()
+
+
+# ---- revisions
+
+
+@app.add(
+    "natsctl history greetings/shop",
+    "natsctl history greetings shop --changes",
+    "natsctl history greetings shop -o json | jq '.[].spec'",
+    changes="Only revisions that changed the desired state",
+)
+async def history(
+    options: NatsOptions,
+    *,
+    object_: OneObject,
+    changes: bool = False,
+    output: Annotated[str, output_option(VALUE)] = TABLE,
+) -> None:
+    """Show the revisions of a key.
+
+    The oldest comes first; the bucket's history limits their number. With --changes, changes of the
+    status and of natsctl's bookkeeping are left out, and CHANGED names the fields that changed.
+    natsctl rollback restores a revision.
+    """
+    name, now = parse_name(object_), datetime.now(UTC)
+    async with open_bucket(options, name.bucket) as source:
+        messages = await BucketStore(source).messages(name.key)
+    if not messages:
+        raise NotFoundError(f"{source.name} has no {name.key}, and no revision of it")
+    shown = desired_changes(messages) if changes else [(message, "") for message in messages]
+
+    def table() -> None:
+        changed = ["CHANGED"] if changes else []
+        rows = []
+        for message, fields in shown:
+            cells = [str(message.revision), "deleted", NONE, age(message.created, now), NONE]
+            if not message.marker:
+                _, generation, created = cells_of(message, ["REVISION", "GENERATION", "AGE"], now)
+                cells[1:] = ["put", generation, created, preview(_spec(message.value))]
+            rows.append(
+                [*cells[:-1], *(preview((fields or NONE).encode()) for _ in changed), cells[-1]]
+            )
+        write_table(["REVISION", "OPERATION", "GENERATION", "AGE", *changed, "VALUE"], rows)
+
+    write_entries(
+        source.name,
+        [message for message, _ in shown],
+        output,
+        table=table,
+        events=["deleted" if message.marker else "put" for message, _ in shown],
+        names=[str(message.revision) for message, _ in shown],
+    )
+
+
+def _spec(value: bytes) -> bytes:
+    """Return the spec of the object in a value, or the value if it is not an object."""
+    document = object_in(value) or {}
+    try:
+        return documents.render(document["spec"]) if "spec" in document else value
+    except InvalidObjectError:  # it is nested too deeply to be encoded
+        return value
+
+
+# ---- conditions and differences, with the exit codes and messages of kubectl
+
+Met = Callable[[Document | None], bool]
+"""Whether an object, None if it doesn't exist, meets a condition."""
+
+DIFFERENT, TROUBLE = 1, 2  # exit statuses of `diff`
+
+
+@app.add(
+    "natsctl wait greetings/shop --for=condition=Ready --timeout=2m",
+    "natsctl wait greetings/shop --for=jsonpath='{.spec.text}'=hi",
+    "natsctl wait greetings -l tier=edge --for=delete",
+    awaited="--for CONDITION | condition=TYPE[=STATUS], jsonpath={PATH}[=VALUE], create or delete",
+    all_="All objects of the bucket",
+    limit="--timeout TIME | Such as 90s or 2m; 0 checks once",
+)
+async def wait(
+    options: NatsOptions,
+    *,
+    objects: Objects,
+    awaited: str,
+    selector: Labels = "",
+    all_: bool = False,
+    limit: str = "30s",
+) -> None:
+    """Wait until objects meet a condition.
+
+    A condition counts when the controller has observed the newest generation. The exit code is 1 if
+    the time is over first.
+    """
+    met = _condition(awaited)
+    limit_s = 0.0 if limit in ("0", "0s") else duration_in(limit).total_seconds()
+    selection = Selection.of(objects, selector, whole=all_, otherwise="; or --all, or --selector")
+    async with connect(options) as connection:
+        for source, keys in await selection.open(connection):
+            if not keys and awaited != "delete":
+                raise NotFoundError(f"no matching objects in {source.name}")
+            if not (selector or all_ or awaited in ("delete", "create")):
+                missing = sorted(set(keys) - await key_names(source, ">"))
+                if missing:
+                    raise NotFoundError(f"{source.name} has no {', '.join(missing)}")
+            await until(source, keys, met, limit_s, done="condition met")
+
+
+async def until(  # noqa: C901 - one case for each event
+    bucket: Bucket, keys: Collection[str], met: Met, limit_s: float | None, *, done: str = ""
+) -> None:
+    """Wait until each key meets a condition, and write a line for each if *done* isn't empty.
+
+    Raises `StoreTimeoutError` after *limit_s* seconds; 0 checks the stored objects once.
+    """
+    left = set(keys)
+
+    async def follow() -> None:
+        existing: dict[str, bytes] = {}
+        listed = False
+        pattern = ">" if len(left) > 1 else next(iter(left))
+        async with BucketStore(bucket, keys=pattern).watch() as events:
+            async for event in events:
+                changed: Iterable[str] = ()
+                match event:
+                    case Applied() | Batch():
+                        states = event.states if isinstance(event, Batch) else [event.stored]
+                        existing.update((stored.key, stored.value) for stored in states)
+                        changed = [stored.key for stored in states]
+                    case Deleted(key):
+                        existing.pop(key, None)
+                        changed = [key]
+                    case Listed():
+                        listed, changed = True, sorted(left)
+                    case Listing():
+                        existing.clear()
+                    case _:
+                        pass
+                for key in sorted(left.intersection(changed)) if listed else ():
+                    value = existing.get(key)
+                    if met(None if value is None else object_in(value) or {}):
+                        left.discard(key)
+                        if done:
+                            write_line(f"{bucket.name}/{key} {done}")
+                if not left or (limit_s == 0 and listed):
+                    return
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s or None):
+            while left:
+                with suppress(WatchBrokenError):
+                    await follow()
+                if limit_s == 0:
+                    break
+    if left:
+        names = ", ".join(f"{bucket.name}/{key}" for key in sorted(left))
+        raise StoreTimeoutError(f"timed out waiting for the condition on {names}")
+
+
+def _condition(text: str) -> Met:
+    kind, _, rest = text.partition("=")
+    if text == "delete":
+        return lambda document: document is None
+    if text == "create":
+        return lambda document: document is not None
+    if kind == "condition" and rest:
+        name, _, status = rest.partition("=")
+        return lambda document: has_condition(document or {}, name, status or "True")
+    if kind == "jsonpath" and rest:
+        path, brace, tail = rest.rpartition("}")
+        path, wanted = (f"{path}}}", tail) if brace else rest.partition("=")[::2]
+        parsed = FieldPath.parse(path.strip("'"))
+        expected = wanted.removeprefix("=").strip("'\"") if wanted else None
+
+        def found(document: Document | None) -> bool:
+            shown = parsed.text_in(document or {}, missing="")
+            return bool(shown) if expected is None else shown == expected
+
+        return found
+    raise UsageError(
+        f"--for {text!r} must be condition=TYPE, jsonpath={{PATH}}=VALUE, create or delete"
+    )
+
+
+@app.add(
+    "natsctl diff -f greetings.yaml",
+    "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl diff -f -",
+)
+async def diff(options: NatsOptions, *, file: Files) -> None:
+    """Show what natsctl apply would change.
+
+    Exit codes: 0 if nothing differs, 1 if something differs, 2 or more after an error.
+    """
+    different = False
+    try:
+        documents = read_documents(file)
+        async with connect(options) as connection:
+            for document in documents:
+                bucket = await existing_bucket(connection, document.bucket)
+                current = await read(BucketStore(bucket), document.key)
+                value = apply(current, document.new)
+                if current is None or value != current.value:
+                    different = True
+                    before, after = (
+                        None if stored is None else _shown(bucket.name, document.key, stored)
+                        for stored in (None if current is None else current.value, value)
+                    )
+                    write_unified(f"{bucket.name}/{document.key}", before, after)
+    except NatsctlError as error:
+        report(error)
+        raise typer.Exit(max(TROUBLE, exit_status(error))) from error
+    if different:
+        raise typer.Exit(DIFFERENT)
+
+
+def _shown(bucket: str, key: str, value: bytes) -> dict[str, object]:
+    shown = described(bucket, Message(key, 0, value, marker=None, created=""))
+    del shown["revision"]
+    metadata = shown.get("metadata")
+    if isinstance(metadata, dict):
+        shown["metadata"] = dict(sorted(metadata.items()))
+    return shown

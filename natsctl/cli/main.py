@@ -7,7 +7,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
-from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,12 +37,12 @@ COMMANDS = {
     "apply": ("writing", OBJECTS, "Apply objects from files."),
     "edit": ("edit", OBJECTS, "Edit an object in an editor."),
     "delete": ("writing", OBJECTS, "Delete objects."),
-    "diff": ("wait", OBJECTS, "Show what natsctl apply would change."),
-    "wait": ("wait", OBJECTS, "Wait until objects meet a condition."),
+    "diff": ("get", OBJECTS, "Show what natsctl apply would change."),
+    "wait": ("get", OBJECTS, "Wait until objects meet a condition."),
     "label": ("writing", OBJECTS, "Set or remove labels of objects."),
     "annotate": ("writing", OBJECTS, "Set or remove annotations of objects."),
-    "history": ("history", OBJECTS, "Show the revisions of a key."),
-    "rollback": ("history", OBJECTS, "Restore an earlier revision of an object."),
+    "history": ("get", OBJECTS, "Show the revisions of a key."),
+    "rollback": ("writing", OBJECTS, "Restore an earlier revision of an object."),
     "explain": ("schemas", OBJECTS, "Explain the fields of a kind."),
     "status": ("status", OPERATE, "Show the controllers, and the keys that need you."),
     "describe": ("status", OPERATE, "Describe the state of a key, and what was made for it."),
@@ -182,66 +181,41 @@ def run(args: Sequence[str]) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(HidingFormatter("natsctl: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    status: int
     try:
-        status = _run(args)
+        status = _run(list(args))
         flush()
-    except OutputError as error:
-        from natsctl.cli.command import report  # noqa: PLC0415 - not for the help
-
-        discard_output()
-        return report(error)
+    except typer.Abort:
+        return 1
     except BrokenPipeError:
         discard_output()
         return 141  # as shells report SIGPIPE
+    except Exception as error:  # noqa: BLE001 - `report` distinguishes the errors
+        from natsctl.cli.command import report  # noqa: PLC0415 - not for the help
+
+        if isinstance(error, OutputError):
+            discard_output()
+        return report(error)
     if status == 130:  # noqa: PLR2004 - as shells report SIGINT
         write_notice("natsctl: interrupted")
     return status
 
 
-def _run(args: Sequence[str]) -> int:
-    try:
-        _check_encoding(args)
-        words = _renamed(_with_options_behind(list(args)))
-        if words[:1] == ["options"]:
-            from natsctl.cli.command import EXPANDED  # noqa: PLC0415 - not for the help
-
-            return copy_context().run(_show_options, EXPANDED)
-        if not words or (len(words) == 1 and words[0] in GROUPS):
-            words = [*words, "--help"]
-        status = get_command(app).main(words, prog_name="natsctl", standalone_mode=False)
-    except typer.Abort:
-        return 1
-    except OutputError:
-        raise
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # typer turned it into status 1
-            raise end.__context__ from None
-        raise
-    except Exception as error:  # noqa: BLE001 - `report` distinguishes the errors
-        from natsctl.cli.command import USAGE, explain_usage, report, report_error  # noqa: PLC0415
-
-        if isinstance(error, typer.TyperException):
-            report_error(explain_usage(error))
-            return USAGE
-        return report(error)
-    return status or 0
-
-
-def _show_options(expanded: ContextVar[bool]) -> int:
-    """Show the options that the help of a command leaves out."""
-    expanded.set(True)
-    get_command(app).main(["options", "--help"], prog_name="natsctl", standalone_mode=False)
-    return 0
-
-
-def _check_encoding(args: Sequence[str]) -> None:
+def _run(args: list[str]) -> int:
     for number, argument in enumerate(args, 1):
         try:
             argument.encode()
         except UnicodeEncodeError:
             message = f"argument {number} is not UTF-8; a value of other bytes can be in a file"
             raise UsageError(message) from None
+    words = _renamed(_with_options_behind(args))
+    if not words or (len(words) == 1 and words[0] in (*GROUPS, "options")):
+        words = [*words, "--help"]
+    try:
+        return get_command(app).main(words, prog_name="natsctl", standalone_mode=False) or 0
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer turned it into status 1
+            raise end.__context__ from None
+        raise
 
 
 def _with_options_behind(args: list[str]) -> list[str]:

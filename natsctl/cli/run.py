@@ -5,7 +5,6 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 from natsctl.cli.command import (
     CONFIG,
@@ -13,7 +12,6 @@ from natsctl.cli.command import (
     ControllerClasses,
     LoopFactory,
     complete,
-    number_option,
     settings,
 )
 from natsctl.daemon.development import private_options, private_server, while_it_runs
@@ -40,6 +38,7 @@ app = App()
     hooks=True,
     embedded="Start a private nats-server, and connect to it",
     store_dir="DIR | Data folder of that server; else a temporary one",
+    port="PORT>=0<=65535 | Port of that server; 0 for any [default: 4222]",
     reload="Restart when a Python file in this folder changes",
     dry_run="Log what the controllers would do, and write nothing",
     with_parent="",
@@ -50,10 +49,7 @@ def run(  # noqa: C901 - one straight line
     controller: ControllerClasses,
     embedded: bool = False,
     store_dir: Path | None = None,
-    port: Annotated[
-        int | None,
-        number_option("Port of that server; 0 for any [default: 4222]", "PORT", 0, 65535),
-    ] = None,
+    port: int | None = None,
     reload: bool = False,
     dry_run: bool = False,
     with_parent: bool = False,

@@ -250,7 +250,7 @@ def hook_schema(*, part: Literal["request", "answer"] | None = None) -> None:
     write_json(schemas if part is None else schemas[part])
 
 
-@app.add("natsctl -s hub:4222 status", sections=ALL, hooks=True)
+@app.add("natsctl -s hub:4222 status", sections=ALL, expanded=True, hooks=True)
 def options(*, controller: ControllerClasses) -> None:
     """Show the options of every command, such as the connection.
 

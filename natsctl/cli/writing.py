@@ -14,16 +14,20 @@ from natsctl.cli.command import (
     App,
     CreateBucket,
     Files,
+    KindsOf,
     Labels,
     Objects,
+    OneObject,
     StoreOptions,
     Yes,
     exit_status,
     exit_with,
     load_controller,
+    load_kinds,
     option,
     report_error,
 )
+from natsctl.cli.get import until
 from natsctl.cli.output import (
     TABLE,
     TABLES,
@@ -34,8 +38,14 @@ from natsctl.cli.output import (
 )
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import confirm, write_line, write_notice
-from natsctl.cli.values import NewValue, keep_reserved, read_bytes, with_version, write_ignored
-from natsctl.cli.wait import until
+from natsctl.cli.values import (
+    NewValue,
+    keep_reserved,
+    read_bytes,
+    replace,
+    with_version,
+    write_ignored,
+)
 from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.errors import (
@@ -50,7 +60,7 @@ from natsctl.errors import (
     TooLargeError,
     UsageError,
 )
-from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.store import BucketStore, connect
 from natsctl.model import documents
@@ -60,7 +70,18 @@ from natsctl.model.plans import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
 from natsctl.model.selectors import Selector
 from natsctl.model.store import DRY_RUN, Store, Stored
-from natsctl.operate.buckets import Selection, existing_bucket, published_schemas
+from natsctl.operate.buckets import (
+    Selection,
+    existing_bucket,
+    message_at,
+    published_schemas,
+)
+from natsctl.operate.desired import (
+    desires_the_same,
+    restorable,
+    with_reserved,
+    with_stored_version,
+)
 from natsctl.operate.entries import object_in
 from natsctl.operate.names import Name, parse_name
 
@@ -72,8 +93,7 @@ app = App()
 
 DryRun = Annotated[bool, option("--dry-run | Show the change, and store nothing")]
 Then = Annotated[
-    str | None,
-    option("--controller -c M:C | With --dry-run, also plan what it would do then"),
+    str | None, option("--controller -c M:C | With --dry-run, also plan what it would do then")
 ]
 
 
@@ -548,3 +568,70 @@ def _changed(
             )
     wanted = {one: text for one, text in changes.items() if text is not None or one in present}
     return values.apply(current, {"metadata": {field: wanted}})
+
+
+# ---- earlier revisions
+
+
+@app.add(
+    "natsctl rollback greetings/shop --to 3 --dry-run",
+    "natsctl rollback greetings shop --to 3 -c controllers.greetings:Greetings",
+    to="REVISION>=1 | Revision to restore",
+)
+async def rollback(
+    stores: StoreOptions,
+    *,
+    object_: OneObject,
+    to: int,
+    controller: KindsOf = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Restore an earlier revision of an object.
+
+    Spec, labels and annotations return to their earlier state. Status, uid, finalizers and reserved
+    annotations, such as the name of an external resource, stay. Nothing is stored if another client
+    writes the object at the same time. natsctl history --changes shows the revisions.
+    """
+    name = parse_name(object_)
+    async with writing(stores, dry_run=dry_run) as target:
+        bucket = await existing_bucket(target.connection, name.bucket)
+        key, shown = name.key, f"{bucket.name}/{name.key}"
+        messages = await BucketStore(bucket).messages(key)
+        message = message_at(bucket.name, messages, key, to)
+        if message.marker:
+            raise UsageError(
+                f"revision {to} of {shown} is a deletion, which cannot be restored: use natsctl "
+                f"delete {shown}"
+            )
+        newest = messages[-1]
+        current = None if newest.marker else Stored(key, newest.revision, newest.value)
+        kinds = load_kinds(controller, bucket.name)
+        try:
+            value = _restored(current, message)
+            for kind in kinds:
+                kind.decode(value)
+        except (InvalidObjectError, UsageError) as error:
+            raise UsageError(f"revision {to} of {shown} is not a valid object: {error}") from error
+        store = await target.store(bucket.name)
+        if current is None:
+            rewritten = Rewritten(await store.create(key, value), 0)
+        elif desires_the_same(value, current.value):
+            raise UsageError(
+                f"revision {to} has the desired state that {shown} has now, at revision "
+                f"{current.revision}: there is nothing to restore"
+            )
+        else:
+            stored = await store.update(key, value, revision=current.revision)
+            rewritten = Rewritten(stored, current.revision)
+        target.report(shown, f"{target.outcome(rewritten)}, as it was at revision {to}")
+
+
+def _restored(current: Stored | None, message: Message) -> bytes:
+    before = None if current is None else object_in(current.value)
+    document = object_in(message.value)
+    if document is not None:
+        restored = with_stored_version(restorable(document), document)
+        return replace(current, with_reserved(restored, before))
+    if before is not None:
+        raise UsageError("it is not JSON with a spec or metadata")
+    return replace(current, message.value)

@@ -19,12 +19,7 @@ from natsctl.daemon.messages import (
     KeyExplanation,
     with_past,
 )
-from natsctl.errors import (
-    NatsctlError,
-    NotFoundError,
-    PermissionDeniedError,
-    StoreMissingError,
-)
+from natsctl.errors import NatsctlError, NotFoundError, PermissionDeniedError, StoreMissingError
 from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import events_of

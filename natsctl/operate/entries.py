@@ -59,11 +59,7 @@ def described(bucket: str, message: Message, event: str = "") -> dict[str, objec
     field `value`: a JSON object or array as it is, and other text as a string. Bytes that are not
     text are in the field `base64`. A delete marker has no value. No number is rounded.
     """
-    fields: dict[str, object] = {
-        "bucket": bucket,
-        "key": message.key,
-        "revision": message.revision,
-    }
+    fields: dict[str, object] = {"bucket": bucket, "key": message.key, "revision": message.revision}
     if not message.marker:
         document = object_in(message.value)
         if document is None or document.keys() & {*ENVELOPE, VALUE, BASE64}:

@@ -94,48 +94,40 @@ def _faults(error: Any) -> Iterator[InvalidField]:
 
 
 def _of_union(error: Any, path: str) -> Iterator[InvalidField]:
-    """Yield the faults of the alternative whose type fits; none fits if all types differ."""
+    """Yield the faults of the alternative that a tag names, or whose type fits."""
     branches: dict[int, list[Any]] = {}
     for inner in error.context:
         branches.setdefault(inner.schema_path[0], []).append(inner)
-    depth = len(error.absolute_path)
-    fitting = [
-        inner
-        for inner in branches.values()
-        if not any(
-            inner_error.validator == "type" and len(inner_error.absolute_path) == depth
-            for inner_error in inner
-        )
-        and not any(_is_other_tag(inner_error, error) for inner_error in inner)
-    ]
+    tags = error.schema.get("discriminator")
+    if tags is not None and isinstance(error.instance, dict):
+        name, mapping = tags["propertyName"], tags["mapping"]
+        tag = error.instance.get(name)
+        references = [reference for one, reference in mapping.items() if one == tag]
+        if not references:
+            known = ", ".join(map(_shown, mapping))
+            yield InvalidField(_inner_path(path, name), f"must be one of {known}")
+            return
+        chosen = error.validator_value.index({"$ref": references[0]})
+        fitting = [branches[chosen]]
+        expected = ""
+    else:
+        depth = len(error.absolute_path)
+        wrong = {
+            number: [
+                _name(one.validator_value)
+                for one in inner
+                if one.validator == "type" and len(one.absolute_path) == depth
+            ]
+            for number, inner in branches.items()
+        }
+        fitting = [branches[number] for number, types in wrong.items() if not types]
+        expected = " or ".join(dict.fromkeys(name for types in wrong.values() for name in types))
     if fitting:
         for inner in min(fitting, key=len):
             yield from _faults(inner)
-        return
-    tags = error.schema.get("discriminator")
-    if tags is not None and isinstance(error.instance, dict):
-        name = tags["propertyName"]
-        known = ", ".join(_shown(tag) for tag in tags["mapping"])
-        yield InvalidField(_inner_path(path, name), f"must be one of {known}")
-        return
-    types = dict.fromkeys(
-        _name(inner_error.validator_value)
-        for inner in branches.values()
-        for inner_error in inner
-        if inner_error.validator == "type" and len(inner_error.absolute_path) == depth
-    )
-    expected = " or ".join(types) or "another value"
-    yield InvalidField(path, f"expected {expected}, not {_shown(error.instance)}")
-
-
-def _is_other_tag(error: Any, union: Any) -> bool:
-    """Return whether the error is the tag of another alternative of the union."""
-    tags = union.schema.get("discriminator")
-    if tags is None:
-        return False
-    tag = [*union.absolute_path, tags["propertyName"]]
-    missing = error.validator == "required" and tags["propertyName"] not in error.instance
-    return list(error.absolute_path) == tag or missing
+    else:
+        shown = _shown(error.instance)
+        yield InvalidField(path, f"expected {expected or 'another value'}, not {shown}")
 
 
 def _path(parts: Any) -> str:

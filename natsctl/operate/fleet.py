@@ -11,13 +11,7 @@ import msgspec
 
 from natsctl.core.task_group import for_each
 from natsctl.daemon.client import NO_DAEMON, Daemons
-from natsctl.daemon.messages import (
-    ControllerPlan,
-    KeyPlans,
-    Queuing,
-    Recorded,
-    Verb,
-)
+from natsctl.daemon.messages import ControllerPlan, KeyPlans, Queuing, Recorded, Verb
 from natsctl.daemon.peers import Mode
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import (
@@ -121,6 +115,13 @@ class Fleet:
             raise NoDaemonError(NO_DAEMON)
         return self._daemons
 
+    async def any_daemons(self) -> Daemons:
+        """Return the daemons that run, perhaps none."""
+        try:
+            return await self.daemons()
+        except NoDaemonError:
+            return Daemons(self.connection, ())
+
     async def offering(self, verb: Verb, controller: str) -> Daemons:
         """Return the daemons that run, one of which answers the verb about the controller.
 
@@ -169,12 +170,17 @@ class Fleet:
             known = {one: ", ".join(at.bucket or at.kind for at in sources[one]) for one in asked}
             places = ", ".join(f"{one} (of {at or 'unknown'})" for one, at in known.items())
             raise NotFoundError(f"no controller has {name}: there are {places}")
-        return only(matching, f"several controllers have {name}", "--controller")
+        return _only(matching, f"several controllers have {name}")
 
     async def _by_controller(
         self, names: Sequence[Name], named: str | None, failed: list[NatsctlError]
     ) -> dict[str, list[str]]:
-        """Return the keys by controller; the errors of the others are added to *failed*."""
+        """Return the keys by controller, without names none of the controller.
+
+        The errors of the others are added to *failed*.
+        """
+        if not names:
+            return {(await self.daemons()).controller(named): []}
         by_controller: dict[str, list[str]] = {}
         for name in names:
             try:
@@ -193,10 +199,7 @@ class Fleet:
         Raises `NoDaemonError` if there's neither a daemon nor a trace of a controller, and
         `NotFoundError` if there's no controller of this name.
         """
-        try:
-            daemons = await self.daemons()
-        except NoDaemonError:
-            daemons = Daemons(self.connection, ())
+        daemons = await self.any_daemons()
         running, unknown = daemons.controllers, ""
         try:
             known = await known_controllers(self.connection)
@@ -249,10 +252,7 @@ class Fleet:
     async def _explained_without_daemon(
         self, name: Name, controller: str | None
     ) -> list[Description]:
-        try:
-            running = (await self.daemons()).controllers
-        except NoDaemonError:
-            running = []
+        running = (await self.any_daemons()).controllers
         with suppress(PermissionDeniedError):
             found = await explained_without_daemon(
                 self.connection, name.key, partial(holds, name=name), controller, running=running
@@ -315,14 +315,9 @@ class Fleet:
 
     async def resync(self, names: Sequence[Name], controller: str | None = None) -> Acted:
         """Enqueue these keys, or all primaries of a controller, without waiting for the syncs."""
-        daemons = await self.daemons()
         done: list[str] = []
         failed: list[NatsctlError] = []
-        if names:
-            by_controller = await self._by_controller(names, controller, failed)
-        else:
-            by_controller = {daemons.controller(controller): []}
-        for chosen, keys in by_controller.items():
+        for chosen, keys in (await self._by_controller(names, controller, failed)).items():
             answers = await (await self.offering(Verb.RESYNC, chosen)).resync(chosen, keys)
             for answer in answers:
                 if answer.queued or not keys:
@@ -346,11 +341,12 @@ class Fleet:
         whole: dict[str, None] = {}
 
         async def resume_one(name: Name) -> str:
-            controllers = await self._syncing(name) if controller is None else [controller]
+            places = {} if controller else await self._sources()
+            controllers = [one for one in places if any(holds(at, name) for at in places[one])]
             ended = await pauses.resume_object(self.connection, name.bucket, name.key)
             if ended.pause is None and not ended.exists:
                 raise NotFoundError(f"{name.bucket} has no {name.key}")
-            for one in controllers:
+            for one in [controller] if controller else controllers:
                 if await pauses.paused_controller(self.connection, one) is not None:
                     whole[one] = None
             if ended.pause is None:
@@ -376,13 +372,10 @@ class Fleet:
         return Acted([f"controller {name} {'is not paused' if paused is None else 'resumed'}"])
 
     async def _controller_of(self, named: str | None) -> tuple[str, bool]:
-        try:
-            daemons = await self.daemons()
-        except NoDaemonError:
-            if named is None:
-                raise
-            return named, False
-        return named or daemons.controller(None), named is None or named in daemons.controllers
+        """Return the named controller, or the only one, and whether a daemon runs it."""
+        if named is None:
+            return (await self.daemons()).controller(None), True
+        return named, named in (await self.any_daemons()).controllers
 
     async def _for_each(
         self, names: Sequence[Name], act: Callable[[Name], Awaitable[str]]
@@ -400,24 +393,18 @@ class Fleet:
         try:
             bucket = await existing_bucket(self.connection, name.bucket)
         except StoreMissingError:
-            kind = name.bucket.partition(".")[0]
-            sources: list[PrimarySource] = []
-            with suppress(NatsctlError):
-                daemons = await self.daemons()
-                found = await daemons.sources(daemons.controllers)
-                sources = [source for places in found.values() for source in places]
+            sources = [one for places in (await self._sources()).values() for one in places]
             if any(not at.bucket and name.within("", at.kind) for at in sources):
-                raise pauses.in_cluster(kind, name.key) from None
+                raise pauses.in_cluster(name.bucket.partition(".")[0], name.key) from None
             raise
         return Name(bucket.name, name.key)
 
-    async def _syncing(self, name: Name) -> list[str]:
-        try:
+    async def _sources(self) -> dict[str, list[PrimarySource]]:
+        """Return where the primaries of running controllers are, none if that isn't known."""
+        with suppress(NatsctlError):
             daemons = await self.daemons()
-            sources = await daemons.sources(daemons.controllers)
-        except NatsctlError:
-            return []
-        return [one for one, places in sources.items() if any(holds(at, name) for at in places)]
+            return await daemons.sources(daemons.controllers)
+        return {}
 
     # ---- plans, recordings and garbage
 
@@ -456,8 +443,6 @@ class Fleet:
         by_controller = await self._by_controller(names, controller, failed)
         if failed:
             raise failed[0]
-        if not names:
-            by_controller = {(await self.daemons()).controller(controller): []}
         return [
             answer
             for chosen, keys in by_controller.items()
@@ -486,7 +471,7 @@ class Fleet:
         by_name = {plan.controller: plan for plan in plans}
         garbage = [plan.controller for plan in plans if plan.orphans or plan.more or plan.refused]
         names = garbage or list(by_name)[:1]
-        return by_name[only(names, "several controllers have garbage", "--controller")]
+        return by_name[_only(names, "several controllers have garbage")]
 
 
 def holds(source: PrimarySource, name: Name) -> bool:
@@ -494,10 +479,9 @@ def holds(source: PrimarySource, name: Name) -> bool:
     return name.within(source.bucket, source.kind) and matches(source.keys, name.key)
 
 
-def only(names: Sequence[str], ambiguity: str, parameter: str) -> str:
-    """Return the only name; raises `UsageError` if there are several to choose from."""
+def _only(names: Sequence[str], ambiguity: str) -> str:
     if len(names) > 1:
-        raise UsageError(f"{ambiguity}: give {parameter}, one of {', '.join(names)}")
+        raise UsageError(f"{ambiguity}: give --controller, one of {', '.join(names)}")
     return names[0]
 
 
