@@ -9,11 +9,9 @@ import asyncio
 import importlib
 import json
 import re
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, cast
-from urllib.parse import ParseResult
 
 from nats.aio import transport
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Client
@@ -204,37 +202,14 @@ class _Transport(TcpTransport):
     """A transport whose loss isn't logged as a warning by the event loop.
 
     asyncio's streams keep a half-closed connection open, which TLS can't, and the event loop warns
-    of that at every end of the connection.
+    of that at every end of the connection, unless the streams know that they're over TLS.
     """
 
-    async def connect_tls(
-        self,
-        uri: str | ParseResult,
-        ssl_context: ssl.SSLContext,
-        buffer_size: int,  # noqa: ARG002 - nats-py passes it
-        connect_timeout: int,
-    ) -> None:
-        plain = cast("asyncio.StreamWriter", self._io_writer)
-        reader = asyncio.StreamReader()
-        protocol = _TlsProtocol(reader)
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(connect_timeout):
-            secure = await loop.start_tls(
-                plain.transport,
-                protocol,
-                ssl_context,
-                server_hostname=uri if isinstance(uri, str) else uri.hostname,
-            )
-        self._io_reader = reader
-        self._io_writer = asyncio.StreamWriter(
-            cast("asyncio.WriteTransport", secure), protocol, reader, loop
-        )
-
-
-class _TlsProtocol(asyncio.StreamReaderProtocol):
-    def eof_received(self) -> bool:
-        super().eof_received()
-        return False
+    async def connect_tls(self, *args: Any, **options: Any) -> None:
+        await super().connect_tls(*args, **options)
+        protocol: Any = cast("asyncio.StreamWriter", self._io_writer).transport.get_protocol()
+        if protocol is not None:  # else the connection is lost already
+            protocol._over_ssl = True  # noqa: SLF001 - no public way to it
 
 
 @contextmanager
