@@ -46,33 +46,12 @@ class KvEvent(msgspec.Struct, frozen=True, gc=False):
     count: int = 1
     sync: SyncNote | msgspec.UnsetType = msgspec.UNSET
 
+    def itself(self) -> "KvEvent":
+        return self
 
-class _Occurrence(msgspec.Struct, frozen=True, gc=False):
-    """A time at which an event happened; keeps no other object alive that has to be collected."""
-
-    controller: str
-    key: str
-    type: str
-    reason: str
-    message: str
-    time: datetime
-    sync: SyncNote | msgspec.UnsetType
-
-    def first(self) -> KvEvent:
-        time = _text(self.time)
-        return KvEvent(
-            self.controller,
-            self.key,
-            self.type,
-            self.reason,
-            self.message,
-            time,
-            time,
-            sync=self.sync,
-        )
-
-    def again(self, event: KvEvent) -> KvEvent:
-        return replace(event, count=event.count + 1, last=_text(self.time), sync=self.sync)
+    def again(self, event: "KvEvent") -> "KvEvent":
+        """Return an earlier *event* after this one has repeated it."""
+        return replace(event, count=event.count + 1, last=self.last, sync=self.sync)
 
 
 class StreamRecorder:
@@ -116,12 +95,11 @@ class StreamRecorder:
         """
         if not self._guard.may_record(key):
             return
+        note, now = msgspec.UNSET if sync is None else sync, _now()
         message, kind = hidden(message), type.value
-        note = msgspec.UNSET if sync is None else sync
-        now = datetime.now(UTC)
-        happened = _Occurrence(self._controller, key, kind, reason, message, now, note)
+        event = KvEvent(self._controller, key, kind, reason, message, now, now, sync=note)
         identity = (key, kind, reason, message)
-        self.outbox.add(key, identity, first=happened.first, again=happened.again)
+        self.outbox.add(key, identity, first=event.itself, again=event.again)
 
     async def past_failures(self, key: str, handler: str = "") -> int:
         events = await events_of(self._connection, self._controller, key)
@@ -156,15 +134,15 @@ class StreamRecorder:
             await create_stream(self._connection, config, replicas=None)
 
 
-def _text(time: datetime) -> str:
-    return time.isoformat(timespec="milliseconds")
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 async def record_event(
     connection: Connection, controller: str, key: str, reason: str, message: str
 ) -> None:
     """Record one normal event now; raises the errors of `Connection.request`."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = _now()
     event = KvEvent(controller, key, EventType.NORMAL.value, reason, hidden(message), now, now)
     await StreamRecorder(connection, controller).send(event)
 

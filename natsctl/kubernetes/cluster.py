@@ -334,22 +334,17 @@ async def connect_kube(
     options = KubeOptions() if options is None else options
     answer_s = min(CONNECTIONS * options.connect_timeout_s, options.timeout_s)
     async with connecting(options) as transport:
-        await _check_connection(transport, answer_s, wait=wait)
+        while True:
+            try:
+                await transport.call("GET", "/version", timeout_s=answer_s)
+                break
+            except PermissionDeniedError as error:
+                raise ConnectError(
+                    f"Kubernetes at {transport.server} denies access: {error}"
+                ) from error
+            except StoreError as error:
+                if not wait:
+                    raise ConnectError(f"cannot connect to Kubernetes: {error}") from error
+                log.warning("cannot reach Kubernetes yet", server=transport.server, error=error)
+                await asyncio.sleep(PAUSE_S * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
         yield Kube(transport, watch_timeout_s=watch_timeout_s)
-
-
-async def _check_connection(transport: Transport, answer_s: float, *, wait: bool) -> None:
-    while True:
-        try:
-            await transport.call("GET", "/version", timeout_s=answer_s)
-        except PermissionDeniedError as error:
-            raise ConnectError(
-                f"Kubernetes at {transport.server} denies access: {error}"
-            ) from error
-        except StoreError as error:
-            if not wait:
-                raise ConnectError(f"cannot connect to Kubernetes: {error}") from error
-            log.warning("cannot reach Kubernetes yet", server=transport.server, error=error)
-            await asyncio.sleep(PAUSE_S * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
-        else:
-            return

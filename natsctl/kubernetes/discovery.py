@@ -1,23 +1,22 @@
 """Asks the server which kinds it has, and builds the URL paths of a kind's objects."""
 
 import difflib
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from natsctl.errors import DECODE_ERRORS, InvalidKeyError, StoreError, StoreMissingError, UsageError
+from natsctl.errors import DECODE_ERRORS, InvalidKeyError, StoreError, StoreMissingError
 from natsctl.kubernetes.api_errors import KindMissingError, UnavailableError
 from natsctl.kubernetes.transport import READS, Reply, Transport, Wire
 from natsctl.model.kept import KeptAnswers
 from natsctl.model.manifests import KubeKind, split
 from natsctl.model.store import UNGUARDED, WriteGuard
 
-T = TypeVar("T")
+_quoted = lru_cache(maxsize=1024)(partial(quote, safe=""))
 
 
 class ApiResource(msgspec.Struct, frozen=True):
@@ -30,6 +29,30 @@ class ApiResource(msgspec.Struct, frozen=True):
     verbs: frozenset[str]
     has_status: bool
 
+    def all(self, namespace: str = "") -> str:
+        """Return the path of all objects, or of those in a namespace; paths are percent-encoded."""
+        root = "apis" if "/" in self.api_version else "api"
+        place = f"/namespaces/{_quoted(namespace)}" if namespace else ""
+        return f"/{root}/{self.api_version}{place}/{self.plural}"
+
+    def one(self, key: str, subresource: str = "") -> str:
+        """Return the path of the object with this key, or of a subresource such as `status`."""
+        namespace, name = self.parts(key)
+        path = f"{self.all(namespace)}/{_quoted(name)}"
+        return f"{path}/{subresource}" if subresource else path
+
+    def parts(self, key: str) -> tuple[str, str]:
+        """Return the namespace and the name of a key.
+
+        Raises `InvalidKeyError` if a namespaced kind's key has no namespace, or a cluster-scoped
+        kind's key has one.
+        """
+        namespace, name = split(key)
+        if bool(namespace) != self.namespaced:
+            form = "namespace/name" if self.namespaced else "name, without a namespace"
+            raise InvalidKeyError(f"invalid key {key!r}: a key of {self.plural} is {form}")
+        return namespace, name
+
 
 class _Resource(msgspec.Struct, frozen=True):
     name: str
@@ -38,15 +61,14 @@ class _Resource(msgspec.Struct, frozen=True):
     verbs: list[str] = []
 
 
-class _Resources(msgspec.Struct, frozen=True):
-    resources: list[_Resource] | None = None
-
-
 class _Version(msgspec.Struct, frozen=True, rename="camel"):
     group_version: str = ""
 
 
-class _Group(msgspec.Struct, frozen=True):
+class _Served(msgspec.Struct, frozen=True):
+    """The resources of a group version, or the versions of a group."""
+
+    resources: list[_Resource] | None = None
     versions: list[_Version] | None = None
 
 
@@ -109,7 +131,7 @@ class Discovery:
             reply = await self._transport.call("GET", path)
         except StoreMissingError:
             return _Lookup({}, await self._missing_version(api_version))
-        served = _decoded(reply.body, _Resources, path).resources or []
+        served = _decoded(reply, path).resources or []
         names = {resource.name for resource in served}
         resources = {
             resource.kind: ApiResource(
@@ -135,7 +157,7 @@ class Discovery:
             reply = await self._transport.call("GET", path)
         except StoreMissingError:
             return f"the server has no API group {group}"
-        versions = _decoded(reply.body, _Group, path).versions or []
+        versions = _decoded(reply, path).versions or []
         served = ", ".join(version.group_version for version in versions)
         return f"the server has no {version} of {group}, but {served}"
 
@@ -196,72 +218,8 @@ def _missing_text(api_version: str, kind: str, lookup: _Lookup) -> str:
     return f"{text}{hint}. A custom kind needs its CustomResourceDefinition"
 
 
-def _decoded(body: bytes, answer_type: type[T], path: str) -> T:
+def _decoded(reply: Reply, path: str) -> _Served:
     try:
-        return msgspec.json.decode(body, type=answer_type)
+        return msgspec.json.decode(reply.body, type=_Served)
     except DECODE_ERRORS as error:
         raise StoreError(f"GET {path} returned an invalid response: {error}") from error
-
-
-_PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # needs no percent-encoding
-
-
-class Paths(msgspec.Struct, frozen=True):
-    """The percent-encoded paths of one resource; `root` is the path of its group and version."""
-
-    root: str
-    plural: str
-    namespaced: bool
-
-    def all(self, namespace: str = "") -> str:
-        place = f"/namespaces/{_quoted(namespace)}" if namespace else ""
-        return f"{self.root}{place}/{self.plural}"
-
-    def collection(self, key: str) -> str:
-        return self.all(self.parts(key)[0])
-
-    def one(self, key: str, subresource: str = "") -> str:
-        """Return the path of the object with this key, or of a subresource such as `status`."""
-        path = _object_path(self, key)
-        return f"{path}/{subresource}" if subresource else path
-
-    def parts(self, key: str) -> tuple[str, str]:
-        """Return the namespace and the name of a key.
-
-        Raises `InvalidKeyError` if a namespaced kind's key has no namespace, or a cluster-scoped
-        kind's key has one.
-        """
-        namespace, name = split(key)
-        if bool(namespace) != self.namespaced:
-            form = "namespace/name" if self.namespaced else "name, without a namespace"
-            raise InvalidKeyError(f"invalid key {key!r}: a key of {self.plural} is {form}")
-        return namespace, name
-
-
-@lru_cache(maxsize=1024)  # an apply asks for the path of its object twice
-def _object_path(paths: Paths, key: str) -> str:
-    namespace, name = paths.parts(key)
-    return f"{paths.all(namespace)}/{_quoted(name)}"
-
-
-@lru_cache(maxsize=1024)
-def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else quote(name, safe="")
-
-
-@lru_cache(maxsize=256)
-def _paths(api_version: str, plural: str, *, namespaced: bool) -> Paths:
-    prefix = "apis" if "/" in api_version else "api"
-    return Paths(f"/{prefix}/{api_version}", plural, namespaced)
-
-
-def paths_of(resource: ApiResource, kind: KubeKind[object]) -> Paths:
-    """Return the paths of a kind's *resource*.
-
-    Raises `UsageError` if the kind is declared with a namespace but is cluster-scoped.
-    """
-    if kind.namespace is not None and not resource.namespaced:
-        raise UsageError(
-            f"{kind.name} is cluster-scoped: declare it without namespace {kind.namespace!r}"
-        )
-    return _paths(resource.api_version, resource.plural, namespaced=resource.namespaced)

@@ -52,22 +52,12 @@ class KubeEvent(msgspec.Struct, frozen=True, gc=False):
     def namespace(self) -> str:
         return self.about.namespace or CLUSTER_NAMESPACE
 
+    def itself(self) -> "KubeEvent":
+        return self
 
-class _Occurrence(msgspec.Struct, frozen=True, gc=False):
-    """A time at which an event happened; keeps no other object alive that has to be collected."""
-
-    about: Reference
-    type: EventType
-    reason: str
-    message: str
-    time: datetime
-
-    def first(self) -> KubeEvent:
-        name, time = _event_name(self.about.name), _text(self.time)
-        return KubeEvent(name, self.about, self.type, self.reason, self.message, time, time)
-
-    def again(self, event: KubeEvent) -> KubeEvent:
-        return replace(event, count=event.count + 1, last=_text(self.time))
+    def again(self, event: "KubeEvent") -> "KubeEvent":
+        """Return an earlier *event* after this one has repeated it."""
+        return replace(event, count=event.count + 1, last=self.last)
 
 
 class KubeRecorder:
@@ -112,14 +102,14 @@ class KubeRecorder:
     ) -> None:
         if not self._guard.may_record(key):
             return
-        message, now = hidden(message), datetime.now(UTC)
+        message, now = hidden(message), datetime.now(UTC).isoformat(timespec="microseconds")
         for about in regarding:
-            happened = _Occurrence(about, type, reason, message, now)
+            event = KubeEvent(_event_name(about.name), about, type, reason, message, now, now)
             self.outbox.add(
                 f"{about.kind} {about.namespace}/{about.name}",
                 (about.kind, about.namespace, about.name, about.uid, type.value, reason, message),
-                first=happened.first,
-                again=happened.again,
+                first=event.itself,
+                again=event.again,
                 urgent=type is EventType.WARNING,
             )
 
@@ -169,10 +159,6 @@ class KubeRecorder:
             raise PermissionDeniedError(
                 f"may not patch events in namespace {event.namespace!r}; {RBAC}"
             ) from denial
-
-
-def _text(time: datetime) -> str:
-    return time.isoformat(timespec="microseconds")
 
 
 def _series(event: KubeEvent) -> dict[str, object]:

@@ -15,7 +15,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.kubernetes.codec import PARTIAL, ObjectDecoder, read_managed_fields, takeover
-from natsctl.kubernetes.discovery import ApiResource, Paths, paths_of
+from natsctl.kubernetes.discovery import ApiResource
 from natsctl.kubernetes.transport import MERGE_PATCH, Wire
 from natsctl.kubernetes.watch import TIMEOUT_S, Incarnation, KubeWatch
 from natsctl.model import documents
@@ -71,17 +71,18 @@ class KubeStore:
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`. The key sets the name, whatever name the value has."""
-        paths = await self._paths()
-        document = self._document(paths, key, value)
-        return await self._write("POST", paths.collection(key), paths.one(key), document)
+        resource = await self._resource()
+        document = self._document(resource, key, value)
+        collection = resource.all(resource.parts(key)[0])
+        return await self._write("POST", collection, resource.one(key), document)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`. A status subresource is unchanged: only `patch_status` writes it."""
         if self.kind.metadata_only:
             raise UsageError(f"cannot update {self.kind.name}: only its metadata is read")
-        paths = await self._paths()
-        path = paths.one(self._checked(key))
-        document = self._document(paths, key, value, resourceVersion=str(revision))
+        resource = await self._resource()
+        path = resource.one(self._checked(key))
+        document = self._document(resource, key, value, resourceVersion=str(revision))
         try:
             if "uid" not in documents.metadata_of(document):
                 # for some kinds an update without a uid would create a missing object
@@ -147,7 +148,8 @@ class KubeStore:
 
     async def check_create(self, manifest: Document, *, manager: str) -> None:
         """See `ManifestStore.check_create`. Unlike an apply, it needs no permission to patch."""
-        path = (await self._paths()).collection(self.kind.key_of(manifest))
+        resource = await self._resource()
+        path = resource.all(resource.parts(self.kind.key_of(manifest))[0])
         await self._send("POST", path, manifest, manager, dryRun="All", safe=True)
 
     async def managed(self, key: str) -> ManagedFields:
@@ -159,7 +161,7 @@ class KubeStore:
         """See `ManifestStore.patch_status`. Works with and without a status subresource."""
         resource = await self._resource()
         subresource = "status" if resource.has_status else ""
-        path = paths_of(resource, self.kind).one(self._checked(key), subresource)
+        path = resource.one(self._checked(key), subresource)
         body: Document = {"status": patch}
         if revision is not None:
             body["metadata"] = {"resourceVersion": str(revision)}
@@ -170,7 +172,13 @@ class KubeStore:
     # ---- places
 
     async def _resource(self) -> ApiResource:
-        return await self._find(self.kind.api_version, self.kind.kind)
+        resource = await self._find(self.kind.api_version, self.kind.kind)
+        if self.kind.namespace is not None and not resource.namespaced:
+            raise UsageError(
+                f"{self.kind.name} is cluster-scoped: declare it without namespace "
+                f"{self.kind.namespace!r}"
+            )
+        return resource
 
     async def _located(self, manifest: Document) -> tuple[str, str]:
         key = self.kind.key_of(manifest)
@@ -179,14 +187,11 @@ class KubeStore:
         except InvalidKeyError as error:
             raise InvalidObjectError(f"invalid manifest of {self.kind.name}: {error}") from error
 
-    async def _paths(self) -> Paths:
-        return paths_of(await self._resource(), self.kind)
-
     async def _path(self, key: str) -> str:
-        return (await self._paths()).one(self._checked(key))
+        return (await self._resource()).one(self._checked(key))
 
     async def _watch_path(self) -> str:
-        return (await self._paths()).all(self.kind.namespace or "")
+        return (await self._resource()).all(self.kind.namespace or "")
 
     def _checked(self, key: str) -> str:
         if not self.kind.holds(key):
@@ -194,10 +199,10 @@ class KubeStore:
             raise InvalidKeyError(f"key {key!r} of {self.kind.name} does not match {pattern}")
         return key
 
-    def _document(self, paths: Paths, key: str, value: bytes, **metadata: str) -> Document:
+    def _document(self, resource: ApiResource, key: str, value: bytes, **metadata: str) -> Document:
         """Return *value* as a document with the type, the name and the namespace of this key."""
         document = documents.parse(value)
-        namespace, name = paths.parts(self._checked(key))
+        namespace, name = resource.parts(self._checked(key))
         kept = dict(documents.metadata_of(document))
         for replaced in ("resourceVersion", "managedFields", "namespace"):
             kept.pop(replaced, None)

@@ -5,7 +5,12 @@ import random
 import re
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    aclosing,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import monotonic
@@ -236,7 +241,7 @@ class Transport:
         deadline = self._clock() + timeout.limit_s
         try:
             with timeout:
-                return await self._send_until_answered(request, deadline)
+                return cast("Reply", await self._send_until_answered(request, deadline))
         except TimeoutError as error:
             self.answers[NO_RESPONSE, method] += 1
             reason = f"{self.server} does not answer within {timeout.limit_s:g} s"
@@ -261,20 +266,11 @@ class Transport:
         request = _Request("GET", path, query, (("Accept", accept),), None, safe=True, streams=True)
         try:
             async with asyncio.timeout(silence_s):
-                access = await self._login.current()
-                outcome = await self._attempt(request, access)
-                if isinstance(outcome, _Failure) and outcome.renew_access:
-                    await self._renew(access, outcome)
-                    outcome = await self._attempt(request, await self._login.current())
+                response = cast("HttpResponse", await self._send_until_answered(request, 0.0))
         except TimeoutError as error:
             raise WatchBrokenError(
                 f"cannot {request.info}: {self.server} does not answer within {silence_s:g} s"
             ) from error
-        if isinstance(outcome, _Failure):
-            if outcome.status is None:  # no response
-                raise WatchBrokenError(str(outcome.error)) from outcome.error.__cause__
-            raise outcome.error
-        response = cast("HttpResponse", outcome)
         try:
             lines = read_lines(
                 response,
@@ -287,15 +283,17 @@ class Transport:
         finally:
             response.abort()
 
-    async def _send_until_answered(self, request: _Request, deadline: float) -> Reply:
+    async def _send_until_answered(
+        self, request: _Request, deadline: float
+    ) -> Reply | HttpResponse:
         """Retry until the request succeeds, fails permanently, or has no time left."""
         renewed, maybe_done, attempt = False, False, 1
         while True:
             access = await self._login.current()
-            async with self._slots:
+            async with nullcontext() if request.streams else self._slots:
                 outcome = await self._attempt(request, access)
             if not isinstance(outcome, _Failure):
-                return cast("Reply", outcome)
+                return outcome
             if outcome.renew_access and not renewed:
                 renewed = True
                 await self._renew(access, outcome)
@@ -370,13 +368,13 @@ class Transport:
     def _no_response(self, request: _Request, error: Exception) -> _Failure:
         self.answers[NO_RESPONSE, request.method] += 1
         failure = explain_failure(error)
+        reason = f"{self.server} is not reached: {failure.reason}"
         if failure.sent:
             reason = f"the connection to {self.server} broke: {failure.reason}"
-            store_error: StoreError = _unknown_outcome(request, reason)
-        else:
-            store_error = StoreError(
-                f"cannot {request.info}: {self.server} is not reached: {failure.reason}"
-            )
+        text = f"cannot {request.info}: {reason}"
+        store_error = WatchBrokenError(text) if request.streams else StoreError(text)
+        if failure.sent and not request.streams:
+            store_error = _unknown_outcome(request, reason)
         store_error.__cause__ = error
         retry = not failure.certificate and (request.safe or not failure.sent)
         return _Failure(store_error, retry=retry, renew_access=failure.certificate)

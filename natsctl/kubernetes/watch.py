@@ -57,24 +57,16 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
     object: msgspec.Raw
 
 
-class _BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     annotations: dict[str, str] = {}
-
-
-class _Bookmark(msgspec.Struct, frozen=True):
-    """The revision up to which a watch has sent every change."""
-
-    metadata: _BookmarkMetadata
-
-
-class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
     next_page: str = msgspec.field(default="", name="continue")  # empty on the last page
 
 
 class _Page(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata
+    """A page of a list, or a bookmark: the revision up to which a watch has sent every change."""
+
+    metadata: _Metadata
     items: list[msgspec.Raw] | None = None
 
 
@@ -84,7 +76,6 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 _line = msgspec.json.Decoder(_Line)
-_bookmark = msgspec.json.Decoder(_Bookmark)
 _page = msgspec.json.Decoder(_Page)
 
 
@@ -249,11 +240,11 @@ class KubeWatch:
                     yield event
 
     def _event(self, text: bytes, at: _Position) -> WatchEvent | None:
-        bookmark: _Bookmark | None = None
+        bookmark: _Page | None = None
         try:
             line = _line.decode(text)
             if line.type == "BOOKMARK":
-                bookmark = _bookmark.decode(line.object)
+                bookmark = _page.decode(line.object)
         except DECODE_ERRORS as error:
             raise WatchBrokenError(f"invalid line of a watch: {error}") from error
         if bookmark is not None:
