@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from tests.support.eventually import eventually
-from tests.support.servers.docker import ROOT, Stack, docker, fetched, inspected
+from tests.support.servers.docker import ROOT, Stack, fetched, inspected
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
 
@@ -114,16 +114,6 @@ async def test_a_restart_of_nats_loses_no_object_and_does_not_restart_natsctl(st
     assert (await stack.state("natsctl"))["StartedAt"] == started
 
 
-async def test_objects_survive_compose_down_and_up(stack: Stack) -> None:
-    async with connected(stack) as before:
-        await greet(before, "shop", "hi")
-        await eventually(lambda: _has_payload(before, "shop", "hi!"))
-    await stack.compose("down")
-    await stack.up()
-    async with connected(stack) as after:
-        assert await payload(after, "shop") == "hi!"
-
-
 async def test_a_stopped_natsctl_exits_with_zero_and_leaves_no_consumer(
     stack: Stack, jetstream: JetStreamContext
 ) -> None:
@@ -131,22 +121,6 @@ async def test_a_stopped_natsctl_exits_with_zero_and_leaves_no_consumer(
     state = await stack.state("natsctl")
     assert (state["Status"], state["ExitCode"]) == ("exited", 0)
     assert await _consumers(jetstream) == 0
-
-
-async def test_a_second_signal_ends_the_container_at_once(stack: Stack, slow: Path) -> None:
-    mounted = f"--volume={slow}:/app/controllers:ro"
-    words = ("run", "--detach", mounted, "natsctl", "run", "-c", "controllers.slow:Jobs")
-    name = (await stack.compose(*words)).split()[-1]
-    await eventually(lambda: _logged(name, "primaries listed, syncing"))
-    status, output_text = await stack.inside("natsctl", "put", "jobs", "one", '{"spec": {}}')
-    assert status == 0, output_text
-    await eventually(lambda: _logged(name, "begun"))
-
-    await docker("kill", "--signal=TERM", name)
-    await eventually(lambda: _logged(name, "stopping  signal=SIGTERM"))
-    await docker("kill", "--signal=TERM", name)
-
-    assert (await docker("wait", name)).strip() == str(128 + 15)
 
 
 async def test_the_container_has_a_user_without_root_and_a_read_only_file_system(
@@ -190,16 +164,6 @@ async def test_probes_and_metrics_are_served_through_the_published_port(
     await stack.compose("stop", "--timeout=1", "nats")
     await eventually(lambda: _unready(stack))
     assert await fetched(f"{stack.natsctl}/livez") == "ok"
-
-
-async def test_every_profile_of_the_stack_is_valid(stack: Stack) -> None:
-    usual = {"nats", "natsctl"}
-    for profile, added in (
-        ("monitoring", {"prometheus", "grafana"}),
-        ("kubernetes", {"k3s", "kubeconfig", "webapps"}),
-    ):
-        output_text = await stack.compose("--profile", profile, "config", "--services")
-        assert set(output_text.split()) == usual | added
 
 
 async def test_orphaned_processes_are_reaped(stack: Stack) -> None:
@@ -261,10 +225,6 @@ async def _watched(jetstream: JetStreamContext) -> bool:
 
 async def _consumers(jetstream: JetStreamContext) -> int:
     return sum([len(await jetstream.consumers_info(f"KV_{bucket}")) for bucket in BUCKETS])
-
-
-async def _logged(name: str, text: str) -> bool:
-    return text in await docker("logs", name)
 
 
 async def _has_ended(stack: Stack, pid: int) -> bool:

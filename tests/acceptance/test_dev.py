@@ -78,19 +78,6 @@ async def test_an_edit_restarts_the_controllers_and_a_syntax_error_waits_for_the
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_an_import_error_at_the_start_waits_for_the_next_save(folder: Path) -> None:
-    natsctl = Natsctl(folder)
-    write(folder, "import nonsense_that_nobody_has\n")
-    async with natsctl.running(
-        "run", "--reload", "--embedded", "-c", "things:Things", "--port", "0"
-    ) as running:
-        await running.logged("No module named 'nonsense_that_nobody_has'")
-        await running.logged("save a change to start the controllers again")
-        write(folder, SOURCE)
-        await running.logged("primaries listed, syncing")
-        assert await running.ends(signal.SIGTERM) == 0
-
-
 async def test_dev_ignores_settings_of_another_server_and_uses_all_others(
     folder: Path,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from nats.js import JetStreamContext
-from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
+from nats.js.api import KeyValueConfig, StreamConfig
 from nats.js.errors import NotFoundError
 
 from natsctl import connect
@@ -81,18 +81,6 @@ async def test_a_bucket_with_short_history_and_expiry_is_a_warning_with_advice(
     assert "nats stream edit KV_greetings --subject-del-markers-ttl 720h" in advice
 
 
-async def test_a_primary_bucket_that_is_a_mirror_is_a_warning(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
-    await jetstream.create_key_value(KeyValueConfig("origin"))
-    mirror = StreamConfig("KV_greetings", mirror=StreamSource("KV_origin"))
-    await jetstream.add_stream(mirror)
-    findings = await examined(natsctl, "-c", GREETINGS, status=0)
-    result, text, advice = findings["bucket greetings"]
-    assert (result, text.partition(":")[0]) == ("warning", "a mirror of origin")
-    assert "declare bucket origin" in advice
-
-
 async def has_one_event(jetstream: JetStreamContext) -> bool:
     try:
         return (await jetstream.stream_info("natsctl_events")).state.messages == 1
@@ -111,25 +99,6 @@ async def streams(jetstream: JetStreamContext) -> dict[str, tuple[int, int, int]
         )
         for entry in findings
     }
-
-
-async def test_doctor_lists_the_streams_that_the_first_start_creates(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
-    findings = await examined(natsctl, "-c", GREETINGS, status=0)
-    assert problems(findings) == []
-    assert findings["bucket greetings"][1] == "it does not exist yet: the controller creates it"
-    assert findings["event stream"][1] == "it does not exist yet: the first event creates it"
-    assert findings["installation"][1] == "it has no id yet: the first daemon creates one"
-    assert await streams(jetstream) == {}
-
-
-async def test_doctor_without_a_controller_checks_server_jetstream_and_installation(
-    natsctl: Natsctl,
-) -> None:
-    findings = await examined(natsctl, status=0)
-    expected = ["nats server", "nats latency", "jetstream", "jetstream limits", "installation"]
-    assert list(findings) == expected
 
 
 async def test_the_text_output_has_a_line_for_each_check_with_advice_below(
@@ -286,12 +255,6 @@ async def examined_as(
     async with NatsServer(tmp_path / "guarded", config=config) as server:
         natsctl = Natsctl(folder, server.url.replace("//", "//a:b@"))
         return await examined(natsctl, "-c", GREETINGS, shared, status=status)
-
-
-async def test_doctor_finds_no_problem_for_a_user_with_the_needed_permissions(
-    folder: Path, tmp_path: Path
-) -> None:
-    assert problems(await examined_as(folder, tmp_path)) == []
 
 
 @pytest.mark.parametrize("option", ["--leader-elect", "--shard"])
@@ -463,16 +426,6 @@ def lines_about_work(running: Running) -> list[str]:
 # ---- leases
 
 
-async def test_doctor_checks_leases_only_with_leader_election(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    assert "bucket natsctl_leases" not in await examined(natsctl, "-c", GREETINGS, status=0)
-    (folder / "natsctl.toml").write_text("[controllers]\nleader_elect = true\n")
-    findings = await examined(natsctl, "-c", GREETINGS, status=0)
-    missing_bucket = "it does not exist yet: the controller creates it"
-    assert findings["bucket natsctl_leases"] == ("ok", missing_bucket, "")
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -512,20 +465,6 @@ async def test_a_lease_of_another_application_is_a_failure(
 # ---- buckets
 
 
-async def test_doctor_warns_about_a_bucket_whose_messages_can_be_deleted(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
-    await jetstream.add_stream(
-        StreamConfig(
-            name="KV_routes", subjects=["$KV.routes.>"], max_msgs_per_subject=5, allow_direct=True
-        )
-    )
-    findings = await examined(natsctl, "-c", GREETINGS, status=0)
-    assert problems(findings) == ["bucket routes"]
-    assert findings["bucket routes"][0] == "warning"
-    assert "single messages may be deleted" in findings["bucket routes"][1]
-
-
 @pytest.mark.parametrize(
     ("config", "found", "advised"),
     [
@@ -553,21 +492,6 @@ async def test_doctor_warns_about_a_bucket_that_loses_keys_or_keeps_them_for_too
     assert f"nats stream edit KV_greetings {advised}" in advice
 
 
-async def test_doctor_warns_about_a_mirror_that_answers_reads_with_only_some_of_the_keys(
-    natsctl: Natsctl, nats_server: NatsServer
-) -> None:
-    some = {"name": "KV_greetings", "filter_subject": "$KV.greetings.eu.>"}
-    async with Admin(nats_server.url) as admin:
-        await admin.create("greetings")
-        for name, mirror in (("some", some), ("all", {"name": "KV_greetings"})):
-            config = {"name": name, "mirror": mirror, "mirror_direct": True}
-            await admin.api(f"STREAM.CREATE.{name}", config)
-    findings = await examined(natsctl, "-c", GREETINGS, status=0)
-    assert problems(findings) == ["mirrors of greetings"]
-    assert "stream some has only some of the keys" in findings["mirrors of greetings"][1]
-    assert "without mirror_direct" in findings["mirrors of greetings"][2]
-
-
 async def test_status_shows_buckets_that_lose_keys_or_keep_them_too_long_and_harmful_mirrors(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
@@ -589,27 +513,6 @@ async def test_status_shows_buckets_that_lose_keys_or_keep_them_too_long_and_har
             assert text in shown
         (status,) = json.loads(await natsctl.done("status", "-o", "json"))
         assert len(status["concerns"]) == 2
-
-
-async def test_doctor_reports_a_missing_bucket_that_the_controller_does_not_create(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    (folder / "given.py").write_text(GIVEN)
-    findings = await examined(natsctl, "-c", "given:Things")
-    assert problems(findings) == ["bucket things"]
-    assert "create=False" in findings["bucket things"][1]
-    assert findings["bucket things"][2].startswith("create it: nats kv add things")
-
-
-GIVEN = """
-from natsctl import Controller, Object, kv, primary
-
-class Things(Controller):
-    things = primary(kv(Object, bucket="things", create=False))
-
-    async def sync_handler(self, key):
-        pass
-"""
 
 
 async def test_doctor_reports_a_stream_that_takes_the_event_subjects(
@@ -749,17 +652,3 @@ async def granted(guest: Natsctl) -> bool:
     findings = await examined(guest, "-c", "known:Things", status=0)
     assert problems(findings) == []
     return findings["kubernetes permissions"][1] == "all 8 that natsctl rbac prints"
-
-
-async def test_doctor_reports_a_user_unknown_to_the_cluster(
-    folder: Path, nats_server: NatsServer, kube_server: KubeCluster
-) -> None:
-    (folder / "known.py").write_text(KNOWN.format(namespace="default"))
-    config = kube_server.kubeconfig("guest")
-    stranger = folder / "stranger.yaml"
-    stranger.write_text(config.read_text().replace(kube_server.tokens["guest"], "of-nobody"))
-    findings = await examined(
-        Natsctl(folder, nats_server.url, kubeconfig=stranger), "-c", "known:Things"
-    )
-    assert problems(findings) == ["kubernetes"]
-    assert "of-nobody" not in str(findings)

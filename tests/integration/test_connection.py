@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from natsctl import NatsOptions
-from natsctl.errors import ConnectError, StoreError, StoreTimeoutError, UsageError
+from natsctl.errors import ConnectError, StoreError, StoreTimeoutError
 from tests.support.clients.nats import connect
 from tests.support.clients.stream_requests import STREAM, messages, put, works
 from tests.support.eventually import eventually
@@ -57,26 +57,12 @@ async def attempt(options: NatsOptions | str, *, wait: bool = False) -> None:
         pass
 
 
-async def test_the_error_without_a_server_names_each_url_with_advice() -> None:
-    with pytest.raises(ConnectError) as caught:
-        await attempt("nats://127.0.0.1:1,nats://ann:s3cret@localhost:2")
-    assert "nats://127.0.0.1:1: connection refused; is a NATS server" in str(caught.value)
-    assert "nats://localhost:2: " in str(caught.value)
-    assert "s3cret" not in str(caught.value)
-
-
 async def test_a_silent_server_fails_the_connection_within_the_timeout(
     cut_proxy: CutProxy,
 ) -> None:
     cut_proxy.freeze()
     with pytest.raises(ConnectError, match="answer"):
         await attempt(NatsOptions(servers=(cut_proxy.url,), connect_timeout_s=0.2))
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nats://", "nats://host:port", "::"])
-async def test_an_invalid_url_is_a_usage_error(url: str) -> None:
-    with pytest.raises(UsageError, match="not the URL of a NATS server"):
-        await attempt(url)
 
 
 async def test_open_with_wait_connects_to_a_server_that_starts_later(
@@ -266,22 +252,6 @@ async def test_a_connection_whose_reader_failed_is_replaced() -> None:
         assert connection.losses == 1
 
 
-async def test_background_errors_are_counted_and_logged_once(
-    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def fail(_: object) -> None:
-        raise RuntimeError("a broken handler")
-
-    async with connect(nats_server.url) as connection:
-        await connection.client.subscribe("here", cb=fail)
-        for _ in range(5):
-            await connection.client.publish("here")
-        await eventually(lambda: connection.state().errors == 5)
-        assert connection.state().last_error == "a broken handler"
-        assert await works(connection)
-    assert caplog.text.count("a broken handler") == 1
-
-
 async def test_close_leaves_no_task_running(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -295,14 +265,6 @@ async def test_close_leaves_no_task_running(
         await connection.wait_connected()
     await eventually(lambda: asyncio.all_tasks() == before)
     assert not caplog.records
-
-
-async def test_close_works_without_a_server(nats_server: NatsServer) -> None:
-    before = asyncio.all_tasks()
-    async with connect(nats_server.url) as connection:
-        nats_server.kill()
-        await eventually(lambda: not connection.connected)
-    await eventually(lambda: asyncio.all_tasks() == before)
 
 
 async def test_close_does_not_wait_for_a_paused_server(nats_server: NatsServer) -> None:
@@ -327,16 +289,3 @@ async def test_a_connection_that_breaks_during_a_send_leaves_no_task_running(
         await eventually(lambda: not connection.connected)
     await eventually(lambda: asyncio.all_tasks() == before)
     await eventually(lambda: sockets() < open_before)  # the proxy no longer listens
-
-
-async def test_state_reports_connection_losses_and_last_error(nats_server: NatsServer) -> None:
-    async with connect(nats_server.url) as connection:
-        state = connection.state()
-        assert (state.connected, state.server, state.losses) == (True, nats_server.url, 0)
-        assert state.last_error is None
-        assert state.since_s >= 0
-        nats_server.kill()
-        await eventually(lambda: connection.losses)
-        state = connection.state()
-        assert not state.connected
-        assert state.last_error

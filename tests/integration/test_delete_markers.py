@@ -45,14 +45,6 @@ async def test_a_marker_expires_if_the_bucket_keeps_one_revision(nats: Nats) -> 
     await eventually(lambda: has_no_marker(store, "a"))
 
 
-async def test_a_purge_marker_expires_with_any_history(nats: Nats) -> None:
-    store = await nats.open(natsctl.kv(bytes, bucket="b", history=5))
-    await put(store, "a")
-    await put(store, "a", "again")
-    await store.delete("a", purge=True)
-    await eventually(lambda: has_no_marker(store, "a"))
-
-
 async def test_a_marker_that_hides_older_revisions_does_not_expire(nats: Nats) -> None:
     """Without the marker, the server would return the older revision."""
     store = await nats.open(natsctl.kv(bytes, bucket="b", history=5))
@@ -88,15 +80,6 @@ async def test_a_watch_continues_when_markers_expire(nats: Nats) -> None:
         stored = await put(store, "a", "again")
         shown = await anext(events)
     assert getattr(shown, "stored", None) == stored
-
-
-async def test_markers_do_not_expire_if_the_ttl_is_zero(nats_server: NatsServer) -> None:
-    options = NatsOptions(servers=(nats_server.url,), marker_ttl_s=0)
-    async with natsctl.connect(options) as nats:
-        store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))
-        await put(store, "a")
-        await store.delete("a")
-        assert "Nats-TTL" not in await headers(nats, "a")
 
 
 async def test_markers_expire_after_thirty_days_by_default(nats_server: NatsServer) -> None:

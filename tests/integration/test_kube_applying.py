@@ -22,7 +22,6 @@ from natsctl import (
 from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
-from tests.support.servers.kube_cluster import Write
 from tests.support.servers.kube_webhook import webhook
 from tests.support.stores.custom_resources import cluster
 
@@ -119,11 +118,6 @@ async def put(nats: MemoryStores, manifest: Manifest, key: str = "shop") -> None
         await store.create(key, value)
 
 
-def writes_of(server: KubeServer, since: int) -> list[Write]:
-    """Return the writes of ConfigMaps since a mark."""
-    return server.writes(since, resource="configmaps")
-
-
 def path(kind: str, namespace: str, name: str = "shop") -> str:
     """Return the path of an object."""
     version = NORMALISED[kind][0]
@@ -155,62 +149,6 @@ async def test_a_restart_writes_nothing(
         assert runtime.status().failing == {}
     writes = kube_server.writes(since, namespace=kube_namespace)
     assert [write for write in writes if write.resource != "events"] == []
-
-
-async def test_a_contested_field_is_applied_less_often_and_the_other_manager_is_reported(
-    kube_server: KubeServer, kube_namespace: str
-) -> None:
-    config = kube("v1", "ConfigMap", namespace=kube_namespace)
-    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}]
-    kube_server.allow("other", rules, namespace=kube_namespace)
-    object_path = path("ConfigMap", kube_namespace)
-    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "theirs"}}
-
-    async def overwrite_repeatedly() -> None:
-        while True:
-            stored_object = await kube_server.call("GET", object_path, user="other")
-            if stored_object["data"]["text"] != "theirs":
-                query = "?fieldManager=gitops&force=true"
-                apply = "application/apply-patch+yaml"
-                await kube_server.call(
-                    "PATCH", object_path + query, foreign, user="other", content_type=apply
-                )
-
-    nats = MemoryStores()
-    await put(nats, {"data": {"text": "ours"}})
-    async with working(kube_server, controller_of(config), nats) as runtime:
-        await eventually(lambda: runtime.idle)
-        since = kube_server.mark()
-        overwriting = asyncio.create_task(overwrite_repeatedly())
-        await eventually(lambda: "shop" in runtime.status().contested)
-        text = runtime.status().contested["shop"]
-        assert f'ConfigMap {kube_namespace}/shop: "gitops" changed .data.text back' in text
-        await asyncio.sleep(3)
-        overwriting.cancel()
-        own_writes = [write for write in writes_of(kube_server, since) if write.user == "admin"]
-        assert len(own_writes) < 15
-    assert any(event.reason == "FieldsContested" for event in nats.events.events)
-
-
-async def test_edits_of_fields_of_other_managers_cause_no_apply(
-    kube_server: KubeServer, kube_namespace: str
-) -> None:
-    kind = kube("v1", "ConfigMap", namespace=kube_namespace)
-    nats = MemoryStores()
-    await put(nats, {"data": {"text": "ours"}})
-    async with working(kube_server, controller_of(kind), nats) as runtime:
-        await eventually(lambda: runtime.idle)
-        since, syncs = kube_server.mark(), runtime.status().syncs
-        for number in range(20):
-            await kube_server.call(
-                "PATCH",
-                path("ConfigMap", kube_namespace),
-                {"data": {"theirs": str(number)}},
-                content_type="application/merge-patch+json",
-            )
-        await eventually(lambda: runtime.idle and runtime.status().syncs > syncs)
-        kube_server.mark()  # until the writes are logged
-        assert len(writes_of(kube_server, since)) == 20
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-import natsctl
 from natsctl import KubeKind, KubeOptions, connect_kube, kube
 from natsctl.errors import (
     ConflictError,
@@ -28,7 +27,6 @@ from natsctl.model.store import Stored
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_proxy import through_proxy
-from tests.support.servers.ports import free_port
 from tests.support.stores.custom_resources import WatchedWire, cluster
 
 OURS = "natsctl/apps"
@@ -87,11 +85,6 @@ class TestKeys:
         assert (await store.get(key)).key == key
         assert metadata_of(parse(created.value))["namespace"] == kube_namespace
 
-    @pytest.mark.parametrize("key", ["shop", "", "a/b/c", "a/", "/a", "../a", "a/..", "a/b%2f"])
-    async def test_an_invalid_key_is_refused(self, store: KubeStore, key: str) -> None:
-        with pytest.raises(InvalidKeyError):
-            await store.get(key)
-
     async def test_a_key_of_another_namespace_is_refused(
         self, stores: Kube, kube_namespace: str
     ) -> None:
@@ -107,17 +100,6 @@ class TestKeys:
             with pytest.raises(InvalidKeyError, match=kube_namespace):
                 await call
 
-    async def test_unusual_names_are_valid_keys(self, stores: Kube) -> None:
-        store = await stores.open(kube("rbac.authorization.k8s.io/v1", "ClusterRole"))
-        name = "system:odd:name@here+there"
-        manifest = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
-        created = await store.apply(
-            {**manifest, "metadata": {"name": name}, "rules": []}, manager=OURS, uid=""
-        )
-        assert created.key == name
-        assert await store.get(name) == created
-        await store.delete(name)
-
     async def test_a_cluster_scoped_kind_declared_with_a_namespace_is_a_usage_error(
         self, stores: Kube
     ) -> None:
@@ -125,20 +107,8 @@ class TestKeys:
         with pytest.raises(UsageError, match="cluster-scoped"):
             await store.get("default/shop")
 
-    async def test_a_bucket_kind_is_refused(self, stores: Kube) -> None:
-        with pytest.raises(UsageError, match="not kept in Kubernetes"):
-            await stores.open(natsctl.kv(dict, bucket="things"))
-
 
 class TestKinds:
-    async def test_resource_returns_the_discovered_kind(self, stores: Kube) -> None:
-        deployments = await stores.resource("apps/v1", "Deployment")
-        assert deployments.plural == "deployments"
-        assert deployments.namespaced
-        assert {"list", "watch", "patch"} <= set(deployments.verbs)
-        with pytest.raises(StoreMissingError, match="Deployment"):
-            await stores.resource("apps/v1", "Deploiment")
-
     async def test_a_manifest_without_a_namespace_gets_the_namespace_of_its_kind(
         self, stores: Kube
     ) -> None:
@@ -317,42 +287,7 @@ class TestLostResponses:
             await calls[method]()
 
 
-class TestServersThatRefuseARevisionOnCreate:
-    @pytest.fixture
-    def strict(self, stores: Kube) -> KubeStore:
-        class Strict(WatchedWire):
-            async def call(
-                self, method: str, path: str, *, body: bytes | None = None, **options: Any
-            ) -> Reply:
-                if method == "PATCH" and "resourceVersion" in metadata_of(parse(body or b"{}")):
-                    raise ConflictError("a new object has no revision")
-                return await super().call(method, path, body=body, **options)
-
-        return opened(stores, Strict(stores.transport))
-
-    async def test_apply_creates_new_objects(self, strict: KubeStore, kube_namespace: str) -> None:
-        for name in ("one", "two"):
-            created = await strict.apply(config(kube_namespace, name), manager=OURS, uid="")
-            assert await strict.get(created.key) == created
-
-    async def test_apply_does_not_change_existing_objects(
-        self, strict: KubeStore, kube_namespace: str
-    ) -> None:
-        created = await strict.apply(config(kube_namespace), manager=OURS, uid="")
-        for _ in range(2):
-            with pytest.raises(ConflictError, match="exists"):
-                await strict.apply(config(kube_namespace, text="ho"), manager=OURS, uid="")
-        assert await strict.get(created.key) == created
-
-
 class TestConnecting:
-    async def test_the_error_names_an_unreachable_server(self, kube_server: KubeServer) -> None:
-        url = f"https://127.0.0.1:{free_port()}"
-        options = KubeOptions(server=url, token="none", timeout_s=0.5)
-        with pytest.raises(ConnectError, match=url):
-            async with connect_kube(options):
-                pass
-
     async def test_the_error_of_refused_credentials_does_not_contain_them(
         self, kube_server: KubeServer
     ) -> None:
@@ -376,37 +311,3 @@ class TestConnecting:
             group.create_task(connected())
             await eventually(lambda: "cannot reach Kubernetes yet" in caplog.text)
             await proxy.heal()
-
-
-class TestServices:
-    """The server creates no Service if the patch has a resource version."""
-
-    @staticmethod
-    def service(namespace: str, port: int = 80) -> Document:
-        return {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"namespace": namespace, "name": "shop"},
-            "spec": {"ports": [{"name": "http", "port": port, "protocol": "TCP"}]},
-        }
-
-    async def test_a_service_is_created_and_changed_by_apply(
-        self, stores: Kube, kube_namespace: str
-    ) -> None:
-        store = await stores.open(kube("v1", "Service"))
-        created = await store.apply(self.service(kube_namespace), manager=OURS, uid="")
-        changed = await store.apply(
-            self.service(kube_namespace, 8080), manager=OURS, uid=uid(created)
-        )
-        assert uid(changed) == uid(created)
-        assert changed.revision > created.revision
-
-    async def test_apply_does_not_change_an_existing_service(
-        self, stores: Kube, kube_namespace: str
-    ) -> None:
-        store = await stores.open(kube("v1", "Service"))
-        created = await store.apply(self.service(kube_namespace), manager="people", uid="")
-        for _ in range(2):
-            with pytest.raises(ConflictError, match="exists"):
-                await store.apply(self.service(kube_namespace, 8080), manager=OURS, uid="")
-        assert await store.get(created.key) == created

@@ -202,14 +202,6 @@ async def test_a_name_that_jetstream_does_not_allow_is_refused(site: Site) -> No
     assert await site.stream("orders") is not None
 
 
-async def test_a_stream_cannot_be_renamed(site: Site) -> None:
-    await site.put("orders", {"config": {"subjects": ["orders.>"]}})
-    await site.becomes("orders", "True")
-    await site.put("orders", {"name": "others", "config": {"subjects": ["orders.>"]}})
-    await site.becomes("orders", "to others: put another object")
-    assert await site.stream("others") is None
-
-
 async def test_a_consumer_is_created_when_its_stream_exists_and_is_changed_and_deleted(
     site: Site,
 ) -> None:
@@ -235,26 +227,6 @@ async def test_a_consumer_is_created_when_its_stream_exists_and_is_changed_and_d
     await site.delete(site.consumers, "billing")
     await eventually(lambda: is_deleted(site, "billing", site.consumers))
     assert await site.consumer("orders", "billing") is None
-
-
-async def test_a_consumer_cannot_move_to_another_stream(site: Site) -> None:
-    for name in ("orders", "returns"):
-        await site.put(name, {"config": {"subjects": [f"{name}.>"]}})
-    await site.put_consumer("billing", {"stream": "orders"})
-    await site.becomes("billing", "True", bucket=site.consumers)
-    await site.put_consumer("billing", {"stream": "returns"})
-    await site.becomes("billing", "to returns.billing: put another object", bucket=site.consumers)
-    await site.delete(site.consumers, "billing")
-    await eventually(lambda: is_deleted(site, "billing", site.consumers))
-    assert await site.consumer("orders", "billing") is None
-
-
-async def test_a_change_of_an_immutable_consumer_option_is_refused(site: Site) -> None:
-    await site.put("orders", {"config": {"subjects": ["orders.>"]}})
-    await site.put_consumer("billing", {"stream": "orders", "config": {"deliver_policy": "all"}})
-    await site.becomes("billing", "True", bucket=site.consumers)
-    await site.put_consumer("billing", {"stream": "orders", "config": {"deliver_policy": "new"}})
-    await site.becomes("billing", "cannot change deliver_policy", bucket=site.consumers)
 
 
 async def test_a_sync_without_a_difference_writes_nothing(

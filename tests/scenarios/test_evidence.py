@@ -175,14 +175,6 @@ async def test_a_watched_deletion_is_collected_while_other_collection_is_refused
         assert client.part_keys == [PARTS_OF_KEYS[0], *PARTS_OF_KEYS[2:]]
 
 
-async def test_a_deletion_while_no_daemon_ran_is_collected() -> None:
-    client = await stopped_after_a_gc_cycle(*KEYS)
-    await client.apps.delete("app-0")
-    async with running(Apps(), stores=client.stores) as harness:
-        await harness.run_until_idle()
-        assert client.part_keys == PARTS_OF_KEYS[1:]
-
-
 async def test_collection_resumes_once_every_owner_is_back() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, *KEYS)
@@ -259,24 +251,6 @@ async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
         assert (await plan(harness)).refused
 
 
-async def test_a_put_after_an_offline_purge_of_all_owners_collects_nothing() -> None:
-    client = await stopped_after_a_gc_cycle(*KEYS)
-    client.apps.vanish(*KEYS)
-    await client.app("app-0")
-    async with running(Apps(), stores=client.stores) as harness:
-        await asyncio.sleep(LONG)
-        assert client.part_keys == PARTS_OF_KEYS
-        assert "7 of 8 owners vanished" in (await plan(harness)).refused
-
-
-async def test_the_secondaries_of_one_vanished_owner_are_collected_after_the_grace_period() -> None:
-    client = await stopped_after_a_gc_cycle(*KEYS)
-    client.apps.vanish("app-0")
-    async with running(Apps(), stores=client.stores):
-        await asyncio.sleep(OVER)
-        assert client.part_keys == PARTS_OF_KEYS[1:]
-
-
 # ---- an applied plan
 
 
@@ -301,15 +275,6 @@ async def test_an_applied_plan_keeps_an_object_whose_owner_exists(owner: str) ->
             "it does not name App.apps nobody as its owner",
         }
         assert (outcome.orphans, client.part_keys) == ((), ["shop.main"])
-
-
-async def test_an_applied_plan_keeps_an_object_that_natsctl_did_not_create() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        await put(client.parts, "theirs", {"metadata": {"uid": "1"}, "spec": {"text": "theirs"}})
-        outcome = await harness.runtime.garbage_apply(await forged(client, "theirs", "nobody"))
-        assert [kept.orphan.key for kept in outcome.kept] == ["theirs"]
-        assert client.part_keys == ["shop.main", "theirs"]
 
 
 @pytest.mark.parametrize("change", [{"revision": 1}, {"uid": "another"}, {"uid": ""}])

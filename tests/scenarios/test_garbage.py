@@ -59,12 +59,6 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if "gc plan" in record.message]
 
 
-def skipped_cycles(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.message for record in caplog.records if "collecting no garbage" in record.message
-    ]
-
-
 # ---- orphans
 
 
@@ -98,28 +92,6 @@ async def test_the_grace_period_restarts_with_every_start() -> None:
         assert client.parts.keys() == ["shop.main"]
 
 
-async def test_the_grace_period_restarts_if_the_object_gets_another_owner() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        await put(client.parts, "lost", owned_by("nobody"))
-        await asyncio.sleep(GRACE_S - 5)
-        await put(client.parts, "lost", owned_by("somebody"))
-        await asyncio.sleep(GRACE_S - 5)
-        assert client.parts.keys() == ["lost", "shop.main"]
-
-
-async def test_every_orphan_has_its_own_grace_period() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        await put(client.parts, "lost-1", owned_by("nobody"))
-        await asyncio.sleep(GRACE_S - 1)
-        await put(client.parts, "lost-2", owned_by("nobody"))
-        await asyncio.sleep(GC_INTERVAL_S + 5)
-        assert client.part_keys.count("lost-2") == 1
-        await asyncio.sleep(OVER)
-        assert client.parts.keys() == ["shop.main"]
-
-
 async def test_an_orphan_whose_owner_appears_within_the_grace_period_is_kept() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")
@@ -129,17 +101,6 @@ async def test_an_orphan_whose_owner_appears_within_the_grace_period_is_kept() -
         await asyncio.sleep(OVER)
 
         assert await client.texts() == {"shop.main": "hi", "late.main": "hi"}
-
-
-async def test_the_secondaries_of_a_purged_owner_are_collected_after_the_grace_period() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
-        client.apps.vanish("shop")
-        client.apps.break_watches()
-        await asyncio.sleep(GRACE_S - GC_INTERVAL_S)
-        assert client.parts.keys() == ["bar.main", "shop.main"]
-        await asyncio.sleep(OVER)
-        assert client.parts.keys() == ["bar.main"]
 
 
 async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_recovers() -> None:
@@ -305,16 +266,6 @@ async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_re
         assert "recreated" in line
 
 
-async def test_a_recreated_empty_bucket_collects_nothing() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
-        client.apps.recreate()
-        await asyncio.sleep(LONG)
-
-        assert client.parts.keys() == ["bar.main", "shop.main"]
-        assert (await plan(harness)).refused
-
-
 async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
@@ -324,17 +275,6 @@ async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first(
             await client.apps.delete("shop")
             await asyncio.sleep(GC_INTERVAL_S)
             assert client.part_keys == ["bar.main", "shop.main"]
-
-
-async def test_a_secondary_edited_before_the_deletion_of_its_owner_is_deleted() -> None:
-    stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = await converged(harness, "shop", "bar")
-        with stores.store(PARTS).held_up():
-            await edit(client.parts, "shop.main", "spec", "text", to="tampered")
-            await client.apps.delete("shop")
-            await asyncio.sleep(1)
-            assert client.part_keys == ["bar.main"]
 
 
 async def test_a_bucket_recreated_while_no_process_ran_collects_nothing() -> None:
@@ -361,18 +301,6 @@ async def test_a_bucket_whose_owners_all_vanished_collects_nothing() -> None:
         assert "is empty, although owners were seen in it" in (await plan(harness)).refused
 
 
-async def test_a_bucket_that_became_empty_while_no_process_ran_collects_nothing() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
-        await asyncio.sleep(GC_INTERVAL_S)
-    client.apps.vanish("shop", "bar")
-    for _ in range(2):
-        async with running(Apps(), stores=client.stores) as harness:
-            await asyncio.sleep(LONG)
-            assert client.parts.keys() == ["bar.main", "shop.main"]
-            assert "is empty" in (await plan(harness)).refused
-
-
 async def test_an_empty_bucket_without_a_gc_record_collects_nothing() -> None:
     stores = MemoryStores()
     client = AppClient(stores)
@@ -381,16 +309,6 @@ async def test_an_empty_bucket_without_a_gc_record_collects_nothing() -> None:
         await asyncio.sleep(LONG)
         assert client.parts.keys() == ["shop.main"]
         assert "nothing is remembered about the bucket" in (await plan(harness)).refused
-
-
-async def test_deleting_the_last_owner_deletes_its_secondaries() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
-        for key in ("shop", "bar"):
-            await client.apps.delete(key)
-        await harness.run_until_idle()
-        assert client.parts.keys() == []
-        assert (await plan(harness)).refused == ""
 
 
 class Reluctant(Apps):
@@ -474,32 +392,6 @@ async def test_an_unreadable_bucket_collects_nothing() -> None:
         assert client.parts.keys() == ["shop.main"]
 
 
-async def test_a_missing_bucket_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        client.apps.fail(StoreMissingError("apps is missing"))
-        await asyncio.sleep(LONG)
-        (line,) = skipped_cycles(caplog)
-        assert "apps is missing" in line
-        assert refusals(caplog) == []
-
-
-async def test_a_failing_store_delays_the_collection() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        for number in range(5):
-            await put(client.parts, f"lost-{number}", owned_by("nobody"))
-        await asyncio.sleep(GRACE_S)
-        for _ in range(20):
-            await asyncio.sleep(5)
-            client.parts.fail(StoreTimeoutError("no answer"))
-            await asyncio.sleep(5)
-            client.parts.fail(None)
-        await asyncio.sleep(OVER)
-
-        assert client.parts.keys() == ["shop.main"]
-
-
 async def test_secondaries_of_another_owner_kind_are_never_collected() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")
@@ -556,16 +448,6 @@ async def test_an_object_whose_owner_is_only_a_hash_is_not_collected() -> None:
         assert (await plan(harness)).orphans == ()
 
 
-async def test_an_illegal_owner_key_does_not_delay_other_orphans() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        await put(client.parts, "odd", owned_by("not a..key"))
-        await put(client.parts, "lost", owned_by("nobody"))
-        await asyncio.sleep(OVER)
-
-        assert client.parts.keys() == ["odd", "shop.main"]
-
-
 async def test_an_overwritten_orphan_is_not_collected() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")
@@ -616,15 +498,6 @@ async def test_exactly_share_max_of_orphans_are_collected_and_invalid_ones_are_n
 
         assert len(client.parts.keys()) == 29
         assert "broken" in client.parts.keys()  # noqa: SIM118 - a method's list
-
-
-async def test_a_few_orphans_are_collected_at_any_share() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        await lost(client, 10)
-        await asyncio.sleep(OVER)
-
-        assert client.parts.keys() == ["shop.main"]
 
 
 async def test_more_orphans_than_count_max_need_a_user() -> None:
@@ -688,19 +561,6 @@ async def test_an_owner_created_while_a_plan_is_applied_gets_its_secondaries_bac
         assert await client.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
-async def test_an_old_plan_does_not_delete_a_recreated_object() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        await put(client.parts, "lost", owned_by("nobody"))
-        await asyncio.sleep(1)
-        planned = await plan(harness)
-        await client.parts.delete("lost")
-        await put(client.parts, "lost", {"spec": {"text": "mine now"}})
-
-        assert (await harness.runtime.garbage_apply(planned)).orphans == ()
-        assert client.parts.keys() == ["lost", "shop.main"]
-
-
 async def test_a_plan_of_a_recreated_store_deletes_nothing() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness)
@@ -729,18 +589,6 @@ async def test_gc_cycles_resume_after_a_user_accepts_a_recreated_bucket() -> Non
 
         assert client.parts.keys() == ["bar.main"]
         assert (await plan(harness)).refused == ""
-
-
-async def test_a_failing_store_ends_garbage_apply() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        await put(client.parts, "lost", owned_by("nobody"))
-        await asyncio.sleep(1)
-        planned = await plan(harness)
-        client.apps.fail(StoreTimeoutError("no answer"))
-        with pytest.raises(StoreTimeoutError):
-            await harness.runtime.garbage_apply(planned)
-        assert client.parts.keys() == ["lost", "shop.main"]
 
 
 async def test_a_controller_can_override_garbage_secondaries() -> None:

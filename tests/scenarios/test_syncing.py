@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from natsctl import (
-    Controller,
     ControllerRuntime,
     Operation,
     PermanentError,
@@ -18,15 +17,11 @@ from natsctl import (
     StoreTimeoutError,
     UsageError,
     give_up_after,
-    primary,
 )
-from natsctl.errors import InvalidInputError
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
-    APPS,
     App,
     Apps,
-    AppSpec,
     Part,
     PartSpec,
     app_client,
@@ -119,11 +114,6 @@ def test_an_option_that_is_wrong_or_misspelt_is_refused(
     for _ in range(2):
         with pytest.raises(UsageError, match=message):
             ControllerRuntime(wrong(), nats=MemoryStores())
-
-
-def test_other_attributes_of_a_controller_are_no_options() -> None:
-    names = {"_worker": 5, "worker": "five", "labels": "app", "image": 5, "work": 5}
-    ControllerRuntime(type("Fine", (Apps,), {**names, "workers": 10_000})(), nats=MemoryStores())
 
 
 # ---- changes that cause a sync
@@ -221,20 +211,6 @@ async def test_finalizers_written_by_others_cause_no_sync() -> None:
         assert controller.syncs == ["shop"]
 
 
-async def test_a_spec_that_changed_and_changed_back_behind_a_broken_watch_is_synced() -> None:
-    controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        client.apps.break_watches()  # the relist merges both changes into one
-        await edit(client.apps, "shop", "metadata", "generation", to=17)
-        await harness.run_until_idle()
-
-        assert controller.syncs == ["shop", "shop"]
-        assert (await document(client.apps, "shop"))["status"]["observedGeneration"] == 17
-
-
 async def test_a_put_of_the_same_spec_causes_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
@@ -244,32 +220,6 @@ async def test_a_put_of_the_same_spec_causes_no_sync() -> None:
             await harness.run_until_idle()
 
         assert controller.syncs == ["shop"]
-
-
-async def test_a_status_removed_by_a_put_is_written_at_the_next_sync() -> None:
-    controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop", "hi")
-        await harness.run_until_idle()
-        await client.app("shop", "bye")
-        await harness.run_until_idle()
-
-        assert (await document(client.apps, "shop"))["status"] == {"parts": 1}
-
-
-async def test_a_changed_spec_without_a_new_generation_is_synced() -> None:
-    controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await controller.apps.put("shop", App(spec=AppSpec("hi")))
-        await harness.run_until_idle()
-        await edit(client.apps, "shop", "spec", "text", to="bye")
-        await harness.run_until_idle()
-
-        assert await client.texts() == {"shop.main": "bye"}
-        shop = await document(client.apps, "shop")
-        assert shop["metadata"]["generation"] == shop["status"]["observedGeneration"] == 1
 
 
 async def test_a_change_of_an_unknown_field_is_synced_and_the_field_is_kept() -> None:
@@ -371,22 +321,6 @@ async def test_a_returned_delay_requeues_the_key() -> None:
         assert controller.gaps == [25.0] * 4
 
 
-async def test_a_delay_returned_by_a_handler_that_never_waits_requeues_the_key() -> None:
-    class Instant(Controller):
-        apps = primary(APPS)
-        syncs = 0
-
-        async def sync_handler(self, _key: str) -> float:
-            self.syncs += 1
-            return 60.0
-
-    controller = Instant()
-    async with running(controller) as harness:
-        await app_client(harness).app("shop")
-        await asyncio.sleep(150)
-        assert controller.syncs == 3
-
-
 async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
     class Hasty(Configurable):
         sync_timeout_s = 5.0
@@ -459,17 +393,6 @@ async def test_a_state_that_failed_permanently_is_synced_again_after_a_success()
         assert await client.texts() == {"shop.main": "first"}
 
 
-async def test_a_key_that_is_skipped_waits_for_no_retry() -> None:
-    controller = Configurable()
-    controller.failure = PermanentError("no such region")
-    async with running(controller) as harness:
-        await app_client(harness).app("shop")
-        await harness.run_until_idle()
-        harness.runtime.enqueue_key("shop", Operation.RESYNC)
-        await asyncio.sleep(1)
-        assert harness.runtime.idle
-
-
 async def test_a_manual_sync_retries_a_permanent_failure() -> None:
     controller = Configurable()
     controller.failure = PermanentError("no such region")
@@ -480,18 +403,6 @@ async def test_a_manual_sync_retries_a_permanent_failure() -> None:
         await harness.run_until_idle()
 
         assert len(controller.syncs) == 2
-
-
-async def test_an_empty_key_cannot_be_enqueued() -> None:
-    async with running(Configurable()) as harness:
-        for attempt in (
-            lambda: harness.runtime.enqueue_key("", Operation.MANUAL),
-            lambda: harness.runtime.enqueue_key_after("", Operation.MANUAL, 1.0),
-            lambda: harness.runtime.resync(""),
-        ):
-            with pytest.raises(InvalidInputError, match="a key is needed"):
-                attempt()
-        assert harness.runtime.idle
 
 
 async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
@@ -510,40 +421,6 @@ async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
             "put",
             "manual",
         ]
-
-
-async def test_a_delayed_manual_sync_does_not_retry_a_permanent_failure_before_its_time() -> None:
-    controller = Configurable()
-    controller.failure = PermanentError("no such region")
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        harness.runtime.enqueue_key_after("shop", Operation.MANUAL, 60.0)
-        harness.runtime.enqueue_key("shop", Operation.SECONDARY)
-        await asyncio.sleep(59)
-        assert len(controller.syncs) == 1
-        await asyncio.sleep(2)
-        assert [sync.operation for sync in harness.runtime.explain("shop").syncs] == [
-            "put",
-            "manual",
-        ]
-
-
-async def test_a_change_during_a_permanently_failing_sync_is_synced() -> None:
-    controller = Configurable()
-    controller.failure, controller.delay_s = PermanentError("no such region"), 10.0
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop", "wrong")
-        await asyncio.sleep(5)
-        await client.app("shop", "right")
-        await asyncio.sleep(6)
-        controller.failure = None
-        await harness.run_until_idle()
-
-        assert await client.texts() == {"shop.main": "right"}
-        assert harness.runtime.status().failing == {}
 
 
 async def test_deleting_the_primary_clears_a_permanent_failure() -> None:
@@ -645,20 +522,6 @@ async def test_only_unexpected_errors_are_logged_with_a_traceback(
         ("'ZeroDivisionError: oops'", True),
         ("'StoreTimeoutError: no answer'", False),
     ]
-
-
-@pytest.mark.parametrize(
-    ("purge", "operation"), [(False, Operation.DELETE), (True, Operation.PURGE)]
-)
-async def test_purge_and_delete_are_different_operations(purge: bool, operation: Operation) -> None:  # noqa: FBT001 - a test parameter
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        await client.apps.delete("shop", purge=purge)
-        await harness.run_until_idle()
-        assert harness.runtime.explain("shop").syncs[-1].operation is operation
-        assert client.part_keys == []
 
 
 async def test_the_last_state_of_a_recreated_key_is_the_new_object() -> None:

@@ -55,24 +55,6 @@ def test_a_help_fits_25_lines_and_ends_with_examples(
         assert capsys.readouterr().out == shown
 
 
-@pytest.mark.parametrize(
-    ("words", "usage"),
-    [
-        (["put"], "[OPTIONS] BUCKET/KEY [VALUE]"),
-        (["delete"], "[OPTIONS] BUCKET/KEY..."),
-        (["resync"], "[OPTIONS] [BUCKET/KEY]..."),
-        (["repair", "external", "resolve"], "[OPTIONS] BUCKET/KEY..."),
-    ],
-)
-def test_the_usage_line_shows_the_arguments(
-    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*words, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert f"Usage: natsctl {' '.join(words)} {usage}\n" in shown
-    assert re.search(r"<(str|int|list)\b", shown) is None
-
-
 def test_the_options_of_every_command_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["options"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -118,35 +100,6 @@ def test_an_old_name_still_works_and_names_the_new_one(
     assert f"natsctl {new.split()[0]}" in capsys.readouterr().out
 
 
-OUTPUTS = (
-    *("get", "history", "describe", "events", "status", "config", "doctor", "plan", "simulate"),
-    *("explain", "rbac", "put", "apply", "delete", "edit", "gc plan"),
-    *("repair external list", "repair installation show"),
-)
-
-
-@pytest.mark.parametrize("command", OUTPUTS)
-def test_a_wrong_output_format_names_the_ones_that_work(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*command.split(), "-o", "xml"]) == 2
-    shown = capsys.readouterr().err
-    assert "--output 'xml' must be " in shown
-    for name in ("json", "yaml", "name", "custom-columns=…", "jsonpath=…"):
-        assert name in shown
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_show_completion_prints_the_script_of_the_detected_shell(
-    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, f"/bin/{shell}"))
-    with pytest.raises(SystemExit) as ended:
-        run(["--show-completion"])
-    assert ended.value.code == 0
-    assert f"_NATSCTL_COMPLETE=complete_{shell}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
@@ -170,22 +123,6 @@ def test_a_shell_completes_commands_options_and_values(
         run([])
     assert ended.value.code == 0
     assert set(capsys.readouterr().out.split()) == completed
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_a_group_without_a_command_shows_its_commands(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([name]) == 0
-    shown = capsys.readouterr().out
-    assert "Commands:" in shown
-    assert run([name, "--help"]) == 0
-    assert capsys.readouterr().out == shown
-
-
-def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("natsctl 0.")
 
 
 @pytest.mark.parametrize(

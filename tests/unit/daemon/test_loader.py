@@ -4,7 +4,6 @@ import itertools
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -73,10 +72,6 @@ def load_error(path: str) -> str:
     return str(caught.value)
 
 
-def test_a_path_names_a_class(package: str) -> None:
-    assert load(f"{package}.good:Apps").__name__ == "Apps"
-
-
 def test_the_error_has_the_existing_part_and_the_nearest_name(package: str) -> None:
     error = load_error(f"{package}.god:Apps")
     assert f"{package} exists and has exits, good" in error
@@ -87,24 +82,10 @@ def test_a_controller_without_a_handler_is_rejected(package: str) -> None:
     assert "has no sync_handler" in load_error(f"{package}.good:Idle")
 
 
-def test_a_controller_without_a_primary_is_rejected(package: str) -> None:
-    assert "Homeless needs exactly one primary" in load_error(f"{package}.good:Homeless")
-
-
 def test_a_missing_library_of_the_module_is_shown(package: str) -> None:
     error = load_error(f"{package}.needs:Apps")
     assert "No module named 'a_library_nobody_has'" in error
     assert "import a_library_nobody_has" in error
-
-
-def test_a_syntax_error_shows_the_line(package: str) -> None:
-    error = load_error(f"{package}.typo:Apps")
-    assert "class Broken(:" in error
-    assert "SyntaxError" in error
-
-
-def test_a_module_that_exits_is_an_error(package: str) -> None:
-    assert "SystemExit" in load_error(f"{package}.exits:Apps")
 
 
 # ---- the loader rejects a controller with wrong options, methods or constructor arguments
@@ -268,13 +249,6 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ["audit", "greetings", "hosts", "rollouts", "streams", "webapps"]
 
 
-def test_every_example_is_listed_with_a_description(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["new", "--example"]) == 0
-    rows = capsys.readouterr().out.splitlines()[1:]
-    assert [row.split()[0] for row in rows] == EXAMPLES
-    assert all(len(row.split()) > 4 for row in rows)
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_printed_example_is_the_source_file_with_commands_for_the_current_folder(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -294,20 +268,6 @@ def test_a_printed_example_can_be_run(
     (tmp_path / "printed_greetings.py").write_text(capsys.readouterr().out)
     monkeypatch.syspath_prepend(tmp_path)
     assert issubclass(load("printed_greetings:Greetings"), Controller)
-
-
-def test_an_unknown_example_is_an_error_with_a_suggestion(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(["new", "--example", "greting"]) == 3
-    assert "there is no example 'greting'; did you mean greetings?" in capsys.readouterr().err
-
-
-def test_pyproject_includes_every_example_in_the_wheel() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert build["targets"]["wheel"]["force-include"] == {
-        f"controllers/{name}.py": f"natsctl/examples/{name}.py" for name in ["__init__", *EXAMPLES]
-    } | {"examples/hooks": "natsctl/examples/hooks"}
 
 
 @pytest.mark.long  # pip loads the build backend from the package index

@@ -81,41 +81,6 @@ async def test_a_field_value_with_spaces_or_equals_signs_is_quoted(
     assert capsys.readouterr().err[21:] == "written  a='b c' d='e=f' g=7\n"
 
 
-async def test_an_event_has_the_fields_of_its_task_and_its_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log = get_logger("natsctl.some")
-    bind_log_context(controller="greetings", key="shop")
-    log_to_stderr(LogSettings())
-    log.info("lost leadership", epoch=41, key="market")
-    assert capsys.readouterr().err[21:] == (
-        "lost leadership  controller=greetings key=market epoch=41\n"
-    )
-    log_to_stderr(LogSettings(format="json"))
-    log.info("lost leadership", epoch=41, error=ValueError("no luck"))
-    (record,) = log_records(capsys)
-    record.pop("time")
-    assert record == {
-        "level": "info",
-        "logger": "natsctl.some",
-        "message": "lost leadership",
-        "controller": "greetings",
-        "key": "shop",
-        "epoch": 41,
-        "error": "no luck",
-    }
-
-
-def test_a_field_of_several_lines_is_written_below_its_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr(LogSettings())
-    get_logger("natsctl.some").error("handler did not end", stack="one\ntwo", timeout_s=5)
-    assert capsys.readouterr().err[21:] == (
-        "handler did not end  timeout_s=5\n  stack:\n  one\n  two\n"
-    )
-
-
 def test_the_level_setting_can_name_a_logger(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings(level="ERROR,natsctl.jetstream=debug"))
     log.warning("not written")
@@ -215,22 +180,6 @@ async def test_repeated_lines_are_written_once_a_second_with_an_exact_count(
     assert sum(count for _, count in lines) == 500
 
 
-async def test_events_are_folded_by_controller_kind_and_bucket(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr(JSON)
-    for controller, kind, bucket in (("a", "b", "c"), ("A", "b", "c"), ("a", "B", "c"), (1, 2, 3)):
-        for number in range(3):
-            logger.warning(
-                "watch broke", controller=controller, kind=kind, bucket=bucket, error=f"no {number}"
-            )
-    assert [record["error"] for record in log_records(capsys)] == ["no 0"] * 4
-    await asyncio.sleep(1.1)
-    assert [(record["error"], record["repeated"]) for record in log_records(capsys)] == [
-        ("no 2", 2)
-    ] * 4
-
-
 async def test_lines_about_many_keys_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(JSON)
 
@@ -243,16 +192,6 @@ async def test_lines_about_many_keys_are_folded(capsys: pytest.CaptureFixture[st
     first, last = log_records(capsys)
     assert (first["key"], "repeated" in first) == ("k0", False)
     assert (last["key"], last["repeated"]) == ("k99", 99)
-
-
-async def test_user_lines_and_lines_below_warning_are_not_folded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr(JSON)
-    for _ in range(10):
-        logging.getLogger("shops.handler").warning("sold out")
-        logger.info("leading", controller="shops")
-    assert len(messages(capsys)) == 20
 
 
 def test_folded_lines_are_written_when_the_handler_closes(

@@ -23,7 +23,7 @@ from natsctl import (
     tertiary,
 )
 from natsctl.daemon.kinds import cluster_for
-from natsctl.daemon.rbac import Role, Rule, ServiceAccount, manifests, names_of, needs, roles
+from natsctl.daemon.rbac import Role, Rule, names_of, needs, roles
 
 # ---- the RBAC rules of a controller grant exactly the permissions that its slots need
 
@@ -93,19 +93,6 @@ async def test_a_slot_with_a_namespace_needs_a_role_in_that_namespace() -> None:
     ]
 
 
-async def test_a_role_does_not_repeat_a_verb_of_the_cluster_role() -> None:
-    roles_needed = await roles_of(
-        controller(made=[kube("v1", "Service", namespace="a")]),
-        controller(read=[kube("v1", "Service")]),
-    )
-    assert roles_needed == [
-        Role(None, (Rule(("",), ("services",), READ),)),
-        Role("a", (Rule(("",), ("services",), ("create", "patch", "delete")), EVENTS)),
-    ]
-    cluster_wide = controller(made=[kube("v1", "Service")])
-    assert [role.namespace for role in await roles_of(cluster_wide, cluster_wide)] == [None]
-
-
 async def test_a_slot_with_a_name_needs_a_rule_for_that_name() -> None:
     named = kube("v1", "ConfigMap", namespace="a", name="settings")
     password = kube("v1", "Secret", namespace="a", name="password")
@@ -127,13 +114,6 @@ async def test_a_slot_with_a_name_needs_a_rule_for_that_name() -> None:
     assert (await roles_of(everywhere))[1].rules[0] == (
         Rule(("",), ("configmaps",), ("create", "patch", "delete"), ("settings",))
     )
-
-
-async def test_events_of_cluster_scoped_objects_need_a_role_in_default() -> None:
-    assert await roles_of(controller(made=[kube("v1", "Namespace")])) == [
-        Role(None, (Rule(("",), ("namespaces",), ALL),)),
-        Role("default", (EVENTS,)),
-    ]
 
 
 async def test_a_slot_that_recreates_one_object_may_create_others_for_its_check() -> None:
@@ -162,34 +142,6 @@ async def test_a_namespace_for_a_cluster_scoped_kind_is_a_usage_error() -> None:
         await roles_of(controller(made=[kube("v1", "Namespace", namespace="a")]))
 
 
-async def test_each_role_has_a_binding_to_the_service_account() -> None:
-    slots = [kube("v1", "Service"), kube("v1", "Secret", namespace="a")]
-    roles_needed = await roles_of(controller(read=slots))
-    cluster_role, cluster_binding, role_manifest, binding = manifests(
-        roles_needed, "it", ServiceAccount(name="natsctl", namespace="ops")
-    )
-    subjects = [{"kind": "ServiceAccount", "name": "natsctl", "namespace": "ops"}]
-    assert (cluster_role["kind"], cluster_role["metadata"]) == ("ClusterRole", {"name": "it"})
-    assert cluster_role["rules"] == [
-        {"apiGroups": [""], "resources": ["services"], "verbs": list(READ)}
-    ]
-    assert (cluster_binding["kind"], cluster_binding["metadata"]) == (
-        "ClusterRoleBinding",
-        {"name": "it"},
-    )
-    assert cluster_binding["roleRef"]["kind"] == "ClusterRole"
-    assert cluster_binding["subjects"] == subjects
-    assert role_manifest["metadata"] == binding["metadata"] == {"name": "it", "namespace": "a"}
-    assert (role_manifest["kind"], binding["kind"]) == ("Role", "RoleBinding")
-    assert binding["roleRef"] == {
-        "apiGroup": "rbac.authorization.k8s.io",
-        "kind": "Role",
-        "name": "it",
-    }
-    assert binding["subjects"] == subjects
-    assert manifests(roles_needed, "it", None) == [cluster_role, role_manifest]
-
-
 async def test_watched_kinds_need_read_verbs_and_opinionated_watchers_need_update() -> None:
     watched, held = kube("v1", "ConfigMap"), kube("v1", "Node")
 
@@ -206,18 +158,6 @@ async def test_watched_kinds_need_read_verbs_and_opinionated_watchers_need_updat
     assert [(rule.resources, rule.verbs) for rule in role.rules] == [
         (("configmaps",), ("get", "list", "watch")),
         (("nodes",), ("get", "list", "watch", "update")),
-    ]
-
-
-async def test_kinds_beside_the_slots_need_read_verbs() -> None:
-    class Reading(Controller):
-        apps = primary(kv(App, bucket="apps"))
-        kinds = (kube("v1", "Secret", namespace="shop"),)
-
-    (role,) = await roles_of(Reading)
-    assert role.namespace == "shop"
-    assert [(rule.resources, rule.verbs) for rule in role.rules] == [
-        (("secrets",), ("get", "list", "watch"))
     ]
 
 

@@ -11,7 +11,7 @@ from natsctl import Controller, Object, kube, kv, primary, secondary, tertiary
 from natsctl.daemon.kinds import publish, publishing, schemas_of
 from natsctl.errors import PermissionDeniedError, UsageError
 from natsctl.model.objects import STORED_VERSION
-from natsctl.model.schemas.field_paths import FieldPath, parse_columns
+from natsctl.model.schemas.field_paths import FieldPath
 from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema, Role, has_schema, json_schema
 from natsctl.testing import MemoryStores
 
@@ -58,24 +58,12 @@ def test_a_path_has_the_text_of_its_field(path: str, text: str) -> None:
     assert FieldPath.parse(path).text_in(DOCUMENT) == text
 
 
-@pytest.mark.parametrize("text", ["", ".", "a..b", "a[", "a[x]", "a b", "a]", "{}", "a.", "'a'"])
-def test_a_malformed_path_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not the path of a field"):
-        FieldPath.parse(text)
-
-
 def test_numbers_are_before_texts_and_missing_fields_are_last() -> None:
     path = FieldPath.parse("a")
     values: list[object] = ["v10", 10, None, "v9", 2.5, "", "B", "a", True]
     documents = [{} if value is None else {"a": value} for value in values]
     ordered = [document.get("a") for document in sorted(documents, key=path.sort_key)]
     assert ordered == [True, 2.5, 10, "", "a", "B", "v9", "v10", None]
-
-
-@pytest.mark.parametrize("heading", ["", " A", "A\n"])
-def test_a_heading_that_cannot_be_printed_is_refused(heading: str) -> None:
-    with pytest.raises(UsageError, match="is not the heading of a column"):
-        parse_columns({heading: "spec"})
 
 
 def test_a_kind_with_a_malformed_column_is_refused() -> None:
@@ -137,14 +125,6 @@ class TestJsonSchema:
         assert spec["properties"]["size"]["description"] == "how wide."
         assert spec["description"] == "A door.\n\nIt opens."
 
-    def test_a_status_may_have_any_fields(self) -> None:
-        definitions: Any = json_schema(DOORS)["$defs"]
-        assert definitions["Door"]["properties"]["status"]["type"] == "object"
-
-    def test_the_default_of_a_set_is_in_order(self) -> None:
-        definitions: Any = json_schema(DOORS)["$defs"]
-        assert definitions["DoorSpec"]["properties"]["tags"]["default"] == ["a", "b", "c"]
-
     def test_bytes_and_values_with_a_decoder_have_no_schema(self) -> None:
         assert has_schema(DOORS)
         assert not has_schema(kv(bytes, bucket="b"))
@@ -170,16 +150,6 @@ class TestReplacing:
     ) -> None:
         assert mine.replaces(theirs)
         assert not theirs.replaces(mine)
-
-    def test_a_controller_replaces_its_own_schema_of_the_same_version(self) -> None:
-        changed = msgspec.structs.replace(schema(), schema={})
-        assert changed.replaces(schema())
-
-    def test_another_controller_does_not_replace_an_equal_schema(self) -> None:
-        assert not schema(controller="other").replaces(schema())
-
-    def test_an_unchanged_schema_is_not_replaced(self) -> None:
-        assert not schema().replaces(schema())
 
 
 def test_a_schema_describes_the_keys_of_its_pattern() -> None:
@@ -263,16 +233,6 @@ class TestWriting:
         assert changed["metadata"]["generation"] == 4
 
 
-class TestDeclaration:
-    def test_a_version_below_the_number_of_types_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="its version is at least 3, not 2"):
-            kv(Shop, bucket="b", older=[(ShopV2, from_v2), (ShopV1, from_v1)], version=2)
-
-    def test_a_plain_type_cannot_have_older_types(self) -> None:
-        with pytest.raises(UsageError, match=r"a subclass of natsctl\.Object, and Spec is not"):
-            kv(Spec, bucket="b", older=[(ShopV1, lambda old: Spec(old.spec.image))])
-
-
 # ---- a daemon publishes the schemas of its kinds
 
 
@@ -296,32 +256,11 @@ class Shops(Controller):
     notes = tertiary(kv(bytes, bucket="notes"))
 
 
-class Readers(Controller):
-    signs = primary(kv(Sign, bucket="signs"))
-    shops = tertiary(kv(PublishedShop, bucket="shops"))
-
-
 SHOP, SIGN = schemas_of([Shops()])
 
 
 async def published(stores: MemoryStores, kind: str) -> KindSchema:
     return SCHEMAS.decode((await stores.store(SCHEMAS).get(f"schema.{kind}")).value)
-
-
-class TestSchemas:
-    def test_kinds_in_nats_with_a_type_have_a_schema(self) -> None:
-        assert [(schema.kind, schema.role) for schema in (SHOP, SIGN)] == [
-            ("PublishedShop.shops", "primary"),
-            ("Sign.signs", "secondary"),
-        ]
-        assert SHOP.source == "controller shops 1.2"
-
-    def test_a_kind_of_several_controllers_has_the_schema_of_its_primary(self) -> None:
-        schemas = schemas_of([Shops(), Readers()])
-        assert {schema.kind: schema.controller for schema in schemas} == {
-            "PublishedShop.shops": "shops",
-            "Sign.signs": "readers",
-        }
 
 
 class TestPublish:

@@ -89,11 +89,6 @@ class TestCounters:
         await store.delete("a")
         assert store.writes == 3
 
-    async def test_watches_counts_the_open_watches(self, store: MemoryStore) -> None:
-        async with store.watch(), store.watch():
-            assert store.watches == 2
-        assert store.watches == 0
-
 
 class TestSharing:
     async def test_a_fault_affects_the_whole_bucket_and_no_other_bucket(
@@ -105,10 +100,6 @@ class TestSharing:
             await stores.store(THINGS).get("a")
         with pytest.raises(NotFoundError):
             await stores.store(OTHERS).get("a")
-
-    async def test_two_sets_of_stores_share_nothing(self, stores: MemoryStores) -> None:
-        await stores.store(THINGS).create("a", value())
-        assert MemoryStores().store(THINGS).keys() == []
 
 
 class TestEvents:

@@ -352,24 +352,6 @@ def test_the_clock_and_the_randomness_are_those_of_the_recording(failed: Recordi
     assert first[0][0] == failed.started  # type: ignore[index]
 
 
-def test_a_manifest_is_applied_in_a_replay(failed: Recording) -> None:
-    class Applies(Fails):
-        name = "shops"
-        fixed = True
-
-        async def write(self, key: str, shop: Shop) -> float | None:
-            manifest = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": key, "namespace": "default"},
-                "data": {"slogan": shop.spec.slogan},
-            }
-            await self.configs.apply(manifest)
-            return None
-
-    assert replayed(failed, Applies).writes == ("apply kube/v1/ConfigMap default/pier",)
-
-
 def test_a_masked_recording_has_no_password(failed: Recording) -> None:
     assert b"hunter2" not in failed.encoded()
 
@@ -619,25 +601,6 @@ def test_a_recorded_observation_answers_the_client() -> None:
     assert CLOUD.calls == []
 
 
-def test_a_creation_is_answered_as_recorded() -> None:
-    result = replayed_disks(first(Disks), Disks)
-    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
-    assert "create external a" in result.writes
-    assert CLOUD.calls == []
-
-
-def test_a_deletion_is_answered_as_recorded() -> None:
-    result = replayed_disks(record_disks(Disks, edit=go), Disks)
-    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
-    assert "delete external a" in result.writes
-
-
-def test_a_client_that_reads_in_a_thread_is_called_with_the_recorded_answer() -> None:
-    result = replayed_disks(first(ThreadDisks), ThreadDisks)
-    assert (result.verdict, str(result.replayed)) == (Verdict.AS_RECORDED, "KeyError: 'size'")
-    assert CLOUD.calls == []
-
-
 def test_a_corrected_client_succeeds_and_an_unrecorded_write_counts_as_successful() -> None:
     result = replayed_disks(first(ThreadDisks), CorrectedDisks)
     assert result.verdict is Verdict.SUCCEEDED, result.missing
@@ -808,18 +771,6 @@ def test_a_read_of_a_watcher_that_was_not_recorded_is_listed() -> None:
     recorded = record_call(Sites, "hi", lambda sites: put(sites, "bad"))
     result = replayed_delivery(recorded, CorrectedSites)
     assert (result.verdict, result.missing) == (Verdict.NOT_RECORDED, ("kv/pages a",))
-
-
-def test_a_released_object_is_cleaned_up_again() -> None:
-    async def go(sites: MemoryStore) -> None:
-        stored = await sites.get("a")
-        document = msgspec.json.decode(stored.value)
-        document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        await sites.update("a", msgspec.json.encode(document), revision=stored.revision)
-
-    recorded = record_call(HeldSites, "hi", go)
-    result = replayed_delivery(recorded, HeldSites)
-    assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
 
 
 def test_a_stored_delivery_of_version_2_is_replayed() -> None:

@@ -36,26 +36,6 @@ async def test_a_year_takes_no_real_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(waits) == {0}
 
 
-async def test_sleeping_tasks_wake_in_the_order_of_their_deadlines() -> None:
-    woken: list[tuple[float, int]] = []
-
-    async def sleep(delay: int) -> None:
-        await asyncio.sleep(delay)
-        woken.append((asyncio.get_running_loop().time(), delay))
-
-    async with asyncio.TaskGroup() as group:
-        for delay in (30, 10, 20):
-            group.create_task(sleep(delay))
-    assert woken == [(10, 10), (20, 20), (30, 30)]
-
-
-async def test_asyncio_timeouts_use_virtual_time() -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(60):
-            await asyncio.Event().wait()
-    assert asyncio.get_running_loop().time() == 60
-
-
 async def test_ready_tasks_run_before_time_advances() -> None:
     turns: list[float] = []
 
@@ -132,17 +112,3 @@ async def test_virtual_time_does_not_advance_while_a_subprocess_runs() -> None:
         output, _ = await child.communicate()
     assert (output, child.returncode) == (b"done\n", 0)
     assert (asyncio.get_running_loop().time(), later) == (0, [])
-
-
-async def test_a_shell_command_runs_in_virtual_time() -> None:
-    child = await asyncio.create_subprocess_shell("cat; exit 3", stdin=PIPE, stdout=PIPE)
-    output, _ = await child.communicate(b"hello")
-    assert (output, child.returncode) == (b"hello", 3)
-    assert asyncio.get_running_loop().time() == 0
-
-
-async def test_virtual_time_advances_after_a_subprocess_ended() -> None:
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass")
-    await child.wait()
-    await asyncio.sleep(3600)
-    assert asyncio.get_running_loop().time() == 3600

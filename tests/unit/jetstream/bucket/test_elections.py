@@ -22,7 +22,7 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.jetstream.bucket import ELECTION_S, Bucket
-from natsctl.jetstream.feed import AGAIN_S, HEDGE_S
+from natsctl.jetstream.feed import AGAIN_S
 from natsctl.jetstream.requests import result_of
 from natsctl.jetstream.store import PAUSES_S, KvStore
 from natsctl.jetstream.watch import KvWatch
@@ -192,14 +192,6 @@ async def test_a_missing_response_does_not_reduce_the_replicas_of_a_new_bucket()
     assert set(cluster.replicas) == {3}
 
 
-async def test_a_reported_election_does_not_reduce_the_replicas_of_a_new_bucket() -> None:
-    cluster = Cluster(has_bucket=False, resigns_s=ELECTING_S)
-    cluster.reports_elections = True
-    await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", replicas=None))
-    assert cluster.requests[-1] == "STREAM.CREATE.KV_b"
-    assert set(cluster.replicas) == {3}
-
-
 async def test_a_broken_consumer_is_deleted_before_the_next_one_is_created() -> None:
     cluster = Cluster()
     watch = KvWatch(bucket(cluster))
@@ -215,29 +207,6 @@ async def test_a_broken_consumer_is_deleted_before_the_next_one_is_created() -> 
     cluster.requests.clear()
     await open_and_close(watch)
     assert "CONSUMER.DELETE.KV_b.natsctl-1" not in cluster.requests
-
-
-async def test_a_broken_consumer_is_deleted_after_a_failed_attempt_to_watch() -> None:
-    cluster = Cluster()
-    watch = KvWatch(bucket(cluster))
-    await follow_until_silent(watch)
-    cluster.elect(1.0)
-    cluster.requests.clear()
-    cluster.last_seq = 1
-    cluster.dropped = ["STREAM.MSG.GET"] * 9
-    with pytest.raises(StoreTimeoutError):
-        await open_and_close(watch)
-    consumers = [request for request in cluster.requests if request.startswith("CONSUMER")]
-    assert consumers == ["CONSUMER.DELETE.KV_b.natsctl-1"]
-
-
-async def test_a_second_consumer_is_requested_if_the_first_request_has_no_response() -> None:
-    cluster = Cluster()
-    cluster.dropped = ["CONSUMER.CREATE"]
-    clock = asyncio.get_running_loop().time
-    started = clock()
-    await open_and_close(KvWatch(bucket(cluster)))
-    assert clock() - started == pytest.approx(HEDGE_S)
 
 
 async def test_few_consumers_are_requested_while_the_server_looks_at_a_million_keys() -> None:
@@ -257,30 +226,6 @@ async def test_a_watch_starts_within_a_second_after_two_requests_without_a_respo
     assert clock() - started < 1.0
 
 
-async def test_a_closed_watch_deletes_every_requested_consumer() -> None:
-    cluster = Cluster()
-    cluster.dropped = ["CONSUMER.CREATE"] * 2
-    await open_and_close(KvWatch(bucket(cluster)))
-    deleted = {request for request in cluster.requests if request.startswith("CONSUMER.DELETE")}
-    assert deleted == {f"CONSUMER.DELETE.KV_b.natsctl-{number}" for number in (1, 2, 3)}
-    assert cluster.subscriptions == 0
-
-
-async def test_a_request_that_a_failing_leader_dropped_is_repeated() -> None:
-    cluster = Cluster(electing_s=1.2)
-    clock = asyncio.get_running_loop().time
-    started = clock()
-    await open_and_close(KvWatch(bucket(cluster)))
-    assert clock() - started <= 1.2 + AGAIN_S
-
-
-async def test_a_slow_creation_of_a_consumer_does_not_break_the_watch() -> None:
-    cluster = Cluster()
-    cluster.slow_s = 4.0
-    await open_and_close(KvWatch(bucket(cluster)))
-    assert cluster.subscriptions == 0
-
-
 @pytest.mark.parametrize("electing_s", [1.2, 3600.0])
 async def test_a_write_without_a_leader_fails_with_a_known_outcome(electing_s: float) -> None:
     cluster = Cluster(electing_s=electing_s)
@@ -297,23 +242,6 @@ async def test_a_write_that_nobody_receives_fails_soon_after_an_election() -> No
     with pytest.raises(StoreError):
         await store.update("a", b"", revision=1)
     assert clock() - started <= 1.2 + AGAIN_S + sum(PAUSES_S)
-
-
-async def test_a_write_is_sent_again_after_the_creation_of_its_bucket() -> None:
-    """The server knows of the new bucket before it passes messages on."""
-    cluster = Cluster()
-    cluster.accepts_s = asyncio.get_running_loop().time() + 2.0
-    stored = await KvStore(bucket(cluster), natsctl.kv(dict, bucket="b")).create("a", b"{}")
-    assert stored.revision == 1
-    assert [subject for subject in cluster.requests if "$KV" in subject] == ["$KV.b.a"]
-
-
-async def test_a_write_fails_if_the_bucket_receives_no_message() -> None:
-    cluster = Cluster()
-    started = asyncio.get_running_loop().time()
-    with pytest.raises(StoreError, match="no leader"):
-        await KvStore(bucket(cluster), natsctl.kv(dict, bucket="b")).create("a", b"{}")
-    assert asyncio.get_running_loop().time() - started <= sum(PAUSES_S)
 
 
 class Term(WriteGuard):
