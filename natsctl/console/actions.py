@@ -11,7 +11,7 @@ import msgspec
 from natsctl.console.answers import Answer
 from natsctl.console.key import Preview, edited, restored
 from natsctl.console.keys import Keys, Query
-from natsctl.daemon.messages import Verb
+from natsctl.daemon.client import OldDaemonError
 from natsctl.errors import (
     ConflictError,
     InvalidObjectError,
@@ -26,7 +26,7 @@ from natsctl.operate.fleet import Acted, Fleet, unqueued
 from natsctl.operate.identity import identity_on
 from natsctl.operate.names import Name
 from natsctl.operate.pauses import duration_in, in_cluster, new_pause
-from natsctl.operate.problems import OldDaemonError, problem_of
+from natsctl.operate.problems import problem_of
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class Actions:
 
     async def _resync(self, request: Request) -> ActionReport:
         name = request.controller
-        daemons = await self._fleet.offering(Verb.RESYNC, name)
+        daemons = await self._fleet.daemons()
         answers = await daemons.resync(name, request.keys)
         count = sum(answer.queued for answer in answers)
         daemon_names = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
@@ -175,7 +175,7 @@ class Actions:
             plan = await planner(request.keys)
         else:
             try:
-                daemons = await self._fleet.offering(Verb.PLAN, name)
+                daemons = await self._fleet.daemons()
             except OldDaemonError as error:
                 raise OldDaemonError(
                     f"{error}; natsctl console -c M:C plans with the code of the class M:C"
@@ -189,7 +189,7 @@ class Actions:
         wanted = {(choice.kind, choice.key, choice.revision) for choice in request.objects}
         if not wanted or request.count != len(wanted):
             raise UsageError(f"{len(wanted)} objects are chosen, and {request.count} was typed")
-        daemons = await self._fleet.offering(Verb.GC_PLAN, name)
+        daemons = await self._fleet.daemons()
         plan = await daemons.plan(name)
         orphans = tuple(one for one in plan.orphans if (one.kind, one.key, one.revision) in wanted)
         if len(orphans) != len(wanted):
@@ -206,7 +206,7 @@ class Actions:
 
     async def _record(self, request: Request) -> ActionReport:
         name = request.controller
-        daemons = await self._fleet.offering(Verb.RECORD, name)
+        daemons = await self._fleet.daemons()
         answers = await daemons.record(name, request.keys, stop=False)
         keys = sorted({key for answer in answers for key in answer.keys})[:KEYS_MAX]
         return ActionReport(message=f"{name} records every sync of {', '.join(keys)}")

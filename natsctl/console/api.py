@@ -196,7 +196,7 @@ class Console:
 
     async def _garbage(self, asked: Question) -> object:
         name, identity = asked.controller, await self._views.identity()
-        plan = await (await self._fleet.offering(Verb.GC_PLAN, name)).plan(name)
+        plan = await (await self._fleet.daemons()).plan(name)
         return answer(
             controller=name,
             orphans=plan.orphans,

@@ -277,13 +277,13 @@ class KeyViews:
         return replace(view, controller=controller, explain=[*explanations] or None)
 
     async def _explain(self, name: str, key: str) -> list[KeyExplanation]:
-        return await (await self._fleet.offering(Verb.EXPLAIN, name)).explain(name, key)
+        return await (await self._fleet.daemons()).explain(name, key)
 
     async def _tree(self, name: str, key: str) -> Branch:
-        return await (await self._fleet.offering(Verb.TREE, name)).tree(name, key)
+        return await (await self._fleet.daemons()).tree(name, key)
 
     async def recording(self, controller: str, key: str) -> bytes:
-        daemons = await self._fleet.offering(Verb.RECORDING, controller)
+        daemons = await self._fleet.daemons()
         return await daemons.recording(controller, check_key(key))
 
     async def traceback(self, controller: str, key: str) -> Fields:
@@ -292,7 +292,7 @@ class KeyViews:
         return answer(text=recording.get("outcome", {}).get("traceback", ""))
 
     async def manifest(self, controller: str, kind: str, key: str) -> Fields:
-        daemons = await self._fleet.offering(Verb.MANIFEST, controller)
+        daemons = await self._fleet.daemons()
         return answer(text=(await daemons.manifest(controller, kind, key)).text)
 
     async def comparison(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from natsctl.console.answers import Answer, masked_message
 from natsctl.console.overview import Overview, State, cause_of, states_of
+from natsctl.daemon.client import OldDaemonError
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message, StreamState
 from natsctl.jetstream.connection import Connection
@@ -23,7 +24,7 @@ from natsctl.model.schemas.field_paths import Columns
 from natsctl.operate.buckets import declared_columns, published_schemas
 from natsctl.operate.entries import cells_of, headings_of
 from natsctl.operate.fleet import retrieved
-from natsctl.operate.problems import OldDaemonError, problem_of
+from natsctl.operate.problems import problem_of
 from natsctl.operate.statuses import ControllerStatuses
 from natsctl.slices import Slices, in_order
 from natsctl.telemetry.hiding import abbreviated

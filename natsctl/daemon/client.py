@@ -20,6 +20,7 @@ from natsctl.daemon.messages import (
     RecordingPart,
     Verb,
 )
+from natsctl.daemon.peers import Mode
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection import Connection
@@ -43,11 +44,16 @@ NO_DAEMON = "no daemon answers: start one with `natsctl run`"
 UNANSWERED = "no daemon answered for its owner"  # why an orphan is kept
 
 
+class OldDaemonError(NoDaemonError):
+    """Raised if the daemons of a controller do not know a verb; a newer version does."""
+
+
 class Daemons:
     """The daemons that answered when `find` looked for them.
 
-    Requests raise `NoDaemonError` if no daemon runs or leads the controller, the error that the
-    daemon answers, and `UsageError` for garbage of a controller that makes no secondaries.
+    Requests raise `NotFoundError` if no daemon runs the controller, `NoDaemonError` if none leads
+    it, `OldDaemonError`, `UsageError` if the controller only plans or is of a sort without the
+    verb, and the error that the daemon answers.
     """
 
     def __init__(self, connection: Connection, infos: Sequence[Info]) -> None:
@@ -158,14 +164,12 @@ class Daemons:
 
     async def record(self, controller: str, keys: Sequence[str], *, stop: bool) -> list[Recorded]:
         """Record every sync of these keys, or, with *stop*, only failed ones again."""
-        self._check_records(Verb.RECORD, controller)
         words = [STOP, *keys] if stop else keys
         return await self._ask_all(Verb.RECORD, controller, " ".join(words).encode(), Recorded)
 
     async def recording(self, controller: str, key: str, *, masked: bool = True) -> bytes:
         """Return the newest recording of the key as JSON text, without secrets if *masked*."""
         verb = Verb.RECORDING if masked else Verb.RECORDING_UNMASKED
-        self._check_records(verb, controller)
         answers = await self._ask_all(verb, controller, key.encode(), RecordingPart)
         first = max(answers, key=lambda answer: answer.started)
         texts = [first.text]
@@ -179,13 +183,6 @@ class Daemons:
         if len(texts) != first.parts:
             raise NatsctlError(f"{key} was recorded again while it was fetched: try again")
         return "".join(texts).encode()
-
-    def _check_records(self, verb: Verb, controller: str) -> None:
-        if not self.offers(verb, controller):
-            raise UsageError(
-                f"{controller} keeps no recordings: only the syncs of a Controller, a "
-                "ManagedController and an InformerController are recorded"
-            )
 
     async def plan(self, controller: str) -> ControllerPlan:
         """Return the plan of garbage collection, which is checked at the leader of the bucket."""
@@ -215,17 +212,24 @@ class Daemons:
         return (await self._ask_all(Verb.GC_ACCEPT, plan.controller, payload, ControllerPlan))[0]
 
     async def _ask_all(self, verb: Verb, controller: str, payload: bytes, kind: type[T]) -> list[T]:
-        """Return the successful answers; raises the first error if there are none."""
+        """Return the successful answers; raises the first error if there are none.
+
+        One answer is expected from each queue group, and one from each daemon else.
+        """
+        offered = self._offered(verb, controller)
+        if not offered:
+            raise await self._refusal(verb, controller)
+        groups = {endpoint.queue_group or number for number, (_, endpoint) in enumerate(offered)}
         try:
             answers = await ask_all(
                 self._connection,
                 verb.subject(controller),
                 payload,
-                expected=self._instances(verb, controller),
+                expected=len(groups),
                 timeout_s=ACT_S if verb.acts or verb is Verb.PLAN else FIND_S,
             )
         except NoServiceError as error:
-            raise _not_offered(verb, controller) from error
+            raise _stopped(verb, controller) from error
         results = [answer for answer in answers if answer.error is None] or answers[:1]
         try:
             return [msgspec.json.decode(answer.result(), type=kind) for answer in results]
@@ -234,21 +238,34 @@ class Daemons:
                 f"cannot decode a daemon's answer; the daemon may have another version: {error}"
             ) from error
 
-    def _instances(self, verb: Verb, controller: str) -> int:
-        """Return the number of answers to expect: one per queue group, and one per daemon else."""
-        offered = enumerate(self._offered(verb, controller))
-        count = len({endpoint.queue_group or number for number, (_, endpoint) in offered})
-        if not count and verb.collects and self.offers(Verb.RESYNC, controller):
-            raise UsageError(f"controller {controller} makes no secondaries: it has no garbage")
-        if not count:
-            raise _not_offered(verb, controller)
-        return count
+    async def _refusal(self, verb: Verb, controller: str) -> NatsctlError:
+        """Return why no daemon answers the verb about a controller that runs."""
+        self.controller(controller)
+        statuses = await self.status(controller) if verb is not Verb.STATUS else []
+        if statuses and all(status.mode == Mode.DRY_RUN for status in statuses):
+            return UsageError(
+                f"{controller} only plans, with natsctl run --dry-run: no daemon answers {verb}"
+            )
+        if verb.startswith("record"):
+            return UsageError(
+                f"{controller} keeps no recordings: only the syncs of a Controller, a "
+                "ManagedController and an InformerController are recorded"
+            )
+        if verb.collects and self.offers(Verb.RESYNC, controller):
+            return UsageError(f"controller {controller} makes no secondaries: it has no garbage")
+        if not statuses or (verb.acts and not self.offers(Verb.RESYNC, controller)):
+            return _stopped(verb, controller)
+        versions = ", ".join(sorted({status.daemon.version for status in statuses}))
+        return OldDaemonError(
+            f"no daemon of {controller} knows {verb}: the daemons have version {versions}, or the "
+            "controller is of a sort without it"
+        )
 
     def _offered(self, verb: Verb, controller: str) -> list[tuple[Info, EndpointInfo]]:
         endpoints = ((info, endpoint) for info in self._infos for endpoint in info.endpoints)
         return [pair for pair in endpoints if pair[1].subject == verb.subject(controller)]
 
 
-def _not_offered(verb: Verb, controller: str) -> NoDaemonError:
+def _stopped(verb: Verb, controller: str) -> NoDaemonError:
     action = "leads it now" if verb.acts else f"answers {verb} requests about it"
     return NoDaemonError(f"controller {controller} runs, but no daemon {action}")

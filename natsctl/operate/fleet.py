@@ -12,7 +12,6 @@ import msgspec
 from natsctl.core.task_group import for_each
 from natsctl.daemon.client import NO_DAEMON, Daemons
 from natsctl.daemon.messages import ControllerPlan, KeyPlans, Queuing, Recorded, Verb
-from natsctl.daemon.peers import Mode
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import (
     NatsctlError,
@@ -40,7 +39,6 @@ from natsctl.operate.absent import (
 )
 from natsctl.operate.buckets import existing_bucket
 from natsctl.operate.names import Name
-from natsctl.operate.problems import OldDaemonError
 from natsctl.operate.statuses import ControllerStatuses, combined, reports_of
 
 FRESH_S = 2.0  # an older list of daemons is read again in the background
@@ -121,19 +119,6 @@ class Fleet:
             return await self.daemons()
         except NoDaemonError:
             return Daemons(self.connection, ())
-
-    async def offering(self, verb: Verb, controller: str) -> Daemons:
-        """Return the daemons that run, one of which answers the verb about the controller.
-
-        Raises an error that states why none does: `UsageError` if the controller has no such verb
-        or only plans, `OldDaemonError` if its daemons are too old, and the errors of `daemons` and
-        `Daemons.controller`.
-        """
-        daemons = await self.daemons()
-        daemons.controller(controller)
-        if not daemons.offers(verb, controller):
-            raise await _refusal(daemons, verb, controller)
-        return daemons
 
     def _searching(self) -> "asyncio.Task[None]":
         if self._search is None or self._search.done():
@@ -318,7 +303,7 @@ class Fleet:
         done: list[str] = []
         failed: list[NatsctlError] = []
         for chosen, keys in (await self._by_controller(names, controller, failed)).items():
-            answers = await (await self.offering(Verb.RESYNC, chosen)).resync(chosen, keys)
+            answers = await (await self.daemons()).resync(chosen, keys)
             for answer in answers:
                 if answer.queued or not keys:
                     count = "1 key" if answer.queued == 1 else f"{answer.queued} keys"
@@ -412,7 +397,7 @@ class Fleet:
         """Return what a running controller would do for these keys, as one of its daemons plans."""
         for name in names:
             await self.controller_with(name, controller)
-        daemons = await self.offering(Verb.PLAN, controller)
+        daemons = await self.daemons()
         plan = await daemons.plan_keys(controller, [name.key for name in names])
         return plan.compared(await self.failing_among(plan))
 
@@ -502,23 +487,6 @@ def unqueued(answers: Sequence[Queuing]) -> Iterator[NatsctlError]:
         yield NatsctlError(f"{prefix}{key} is paused {pause}: natsctl resume {prefix}{key}")
     for key in sorted(set.intersection(*(set(answer.elsewhere) for answer in answers))):
         yield NatsctlError(f"{prefix}{key} is moving from one daemon to another: try again")
-
-
-async def _refusal(daemons: Daemons, verb: Verb, controller: str) -> NatsctlError:
-    statuses = await daemons.status(controller)
-    if all(status.mode == Mode.DRY_RUN for status in statuses):
-        return UsageError(
-            f"{controller} only plans, with natsctl run --dry-run: no daemon answers {verb}"
-        )
-    if verb.collects and daemons.offers(Verb.RESYNC, controller):
-        return UsageError(f"{controller} makes no secondaries: it has no garbage")
-    if verb.acts and not daemons.offers(Verb.RESYNC, controller):
-        return NoDaemonError(f"controller {controller} runs, but no daemon leads it now")
-    versions = ", ".join(sorted({status.daemon.version for status in statuses}))
-    return OldDaemonError(
-        f"no daemon of {controller} knows {verb}: the daemons have version {versions}, or the "
-        "controller is of a sort without it"
-    )
 
 
 def retrieved(task: "asyncio.Task[Any]") -> None:

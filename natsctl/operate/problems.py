@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from natsctl.daemon.client import OldDaemonError
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -46,10 +47,6 @@ _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (NoDaemonError, "no_daemon"),
     (NatsctlError, "unavailable"),
 )
-
-
-class OldDaemonError(NatsctlError):
-    """Raised if the daemons of a controller do not know a verb; a newer version does."""
 
 
 class Partial(msgspec.Struct, frozen=True):

@@ -164,7 +164,7 @@ class TestGarbage:
             reply = await client.get("garbage", controller="failing")
             assert reply.problem == (
                 "invalid",
-                "failing makes no secondaries: it has no garbage",
+                "controller failing makes no secondaries: it has no garbage",
             )
 
 

@@ -2,6 +2,7 @@
 
 import { button, collect } from "./actions.js";
 import { counted, duration, h, link, NOTHING, paths, replace, shown } from "./dom.js";
+import { listView } from "./home.js";
 import { get } from "./server.js";
 import { column, numbers, Table } from "./table.js";
 
@@ -26,19 +27,8 @@ const ORPHANS = [
 
 /** Show the controllers whose orphans may be looked at. */
 export function controllersView() {
-  const table = new Table({
-    label: "Controllers", columns: HELD, keyOf: ({ name }) => name, empty: "No controller runs.",
-  });
-  return {
-    title: "Garbage",
-    element: table.element,
-    live: { view: "home" },
-    async load(signal) {
-      const answer = await get("/api/home", {}, signal);
-      table.update(answer.controllers);
-      return answer;
-    },
-  };
+  const table = new Table({ label: "Controllers", columns: HELD, keyOf: ({ name }) => name, empty: "No controller runs." });
+  return listView("Garbage", "home", table, ({ controllers }) => controllers);
 }
 
 /** Show the orphans of a controller. */

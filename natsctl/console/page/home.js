@@ -182,15 +182,20 @@ function memberSection(name) {
 /** Show the buckets of the account. */
 export function bucketsView() {
   const table = new Table({ label: "Buckets", columns: BUCKETS, keyOf: ({ name }) => name, empty: "There is no bucket." });
-  const more = h("p", { class: "muted" });
+  return listView("Buckets", "buckets", table, ({ buckets }) => buckets, ({ more }) => more > 0 && counted(more, "more bucket"));
+}
+
+/** Return a view of an answer that is one table, with a line below. */
+export function listView(title, view, table, rowsOf, textOf = () => null) {
+  const line = h("p", { class: "muted" });
   return {
-    title: "Buckets",
-    element: h("div", {}, table.element, more),
-    live: { view: "buckets" },
+    title,
+    element: h("div", {}, table.element, line),
+    live: { view },
     async load(signal) {
-      const answer = await get("/api/buckets", {}, signal);
-      table.update(answer.buckets);
-      more.textContent = answer.more ? counted(answer.more, "more bucket") : "";
+      const answer = await get(`/api/${view}`, {}, signal);
+      table.update(rowsOf(answer));
+      replace(line, textOf(answer));
       return answer;
     },
   };
