@@ -432,7 +432,7 @@ class OpenController:
             try:
                 return await work
             except BaseException as error:
-                await self._history.recall(sync.key, error, self._queue, sync.key)
+                await self._history.recall(sync.key, error, self._queue)
                 failures = self._failures(sync.key) + 1
                 self._history.failed(sync, error, self._clock(), failures=failures)
                 if classify(error) is ErrorClass.PERMANENT and sync.stored is not None:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from natsctl.core.environment import planning
 from natsctl.core.failing import Facts, FailingKeys
@@ -72,8 +72,6 @@ KEYS_MAX = 10_000
 
 
 log = get_logger(__name__)
-
-K = TypeVar("K", bound=Hashable)
 
 RECALLED_MAX = 200_000
 PAST_S = 1.0  # how long a failed sync may wait for the events of earlier processes
@@ -287,17 +285,12 @@ class SyncHistory:
         failure = None if state is None else state.failure
         return None if failure is None else datetime.fromtimestamp(failure.since_s, UTC)
 
-    async def recall(
-        self, key: str, error: BaseException, queue: WorkQueue[K], entry: K, handler: str = ""
-    ) -> None:
-        """Continue the count of failures that an earlier process recorded.
-
-        *entry* is what *queue* has for the key.
-        """
-        if not queue.failures(entry):
-            failures = await self.past_failures(key, error, handler)
+    async def recall(self, key: str, error: BaseException, queue: WorkQueue[str]) -> None:
+        """Continue the count of the key's failures in *queue* that an earlier process recorded."""
+        if not queue.failures(key):
+            failures = await self.past_failures(key, error)
             if failures:
-                queue.note(entry).failures = failures
+                queue.note(key).failures = failures
 
     async def past_failures(self, key: str, error: BaseException, handler: str = "") -> int:
         """Return the failures in a row that an earlier process recorded, before *error*.

@@ -213,7 +213,7 @@ class ManagedController(KeyedController, Generic[T]):
                 run.tape = tape
                 after_s = await self._calls.delay(key, self._reconciler.reconcile)
             except BaseException as error:
-                await history.recall(key, error, queue, key)
+                await history.recall(key, error, queue)
                 history.failed(run, error, clock(), failures=queue.failures(key) + 1)
                 raise
         failed = queue.failures(key) > 0
