@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 from asyncio import current_task
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from inspect import iscoroutinefunction
 from sys import modules
@@ -61,7 +61,7 @@ from natsctl.model.plans import orphan_reason
 from natsctl.model.store import Change, EventType, Stored, Stores
 from natsctl.slices import in_slices
 from natsctl.telemetry.exceptions import ErrorClass, classify
-from natsctl.telemetry.logger import get_logger, log_context, set_log_context
+from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import SDK, records_spans, sync_span
 
 log = get_logger(__name__)
@@ -105,9 +105,9 @@ class OpenController:
             limit_s=controller.sync_timeout_s,
             setting="sync_timeout_s",
         )
+        self._name = controller.name
         self._clock = asyncio.get_running_loop().time
         self._thread = threading.get_ident()
-        self._outer: Mapping[str, object] | None = None  # the log context of the workers
         self.readers: dict[str, CacheReader[Any]] = {}
         self.secondaries: list[Owned[Any]] = []
         self.reads = Reads(
@@ -360,13 +360,17 @@ class OpenController:
 
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, because a person requests it; raises its failure."""
-        step = self.start(
-            Work(
-                *(key, Place.CLAIMED, self._clock(), Priority.USER, _MANUAL),
-                trouble=self._queue.noted(key),
+        before, noted = current_sync.set(None), self._queue.noted(key)
+        try:
+            step = self.start(
+                Work(
+                    *(key, Place.CLAIMED, self._clock(), Priority.USER, _MANUAL),
+                    trouble=noted,
+                )
             )
-        )
-        return await step if isinstance(step, Rest) else step
+            return await step if isinstance(step, Rest) else step
+        finally:
+            current_sync.reset(before)
 
     def start(  # noqa: C901 - one straight line: a call per step takes longer than most syncs
         self, work: Work[str]
@@ -379,24 +383,20 @@ class OpenController:
         key, operation, notes = work.key, work.reason or _RETRY, work.trouble
         if (notes is not None or self._table.invalid) and self._skips(key, operation):
             return None
-        outer, table = self._outer, self._table
-        if outer is None:
-            outer = self._outer = log_context()
-        stored = table.get(key)
+        stored = self._table.get(key)
         last = None if notes is None else notes.last
         sync = Sync(
-            *(key, self._controller.name, operation, time(), work.at),
-            *(stored, last, table, outer, self._failures),
+            *(key, self._name, operation, time(), work.at),
+            *(stored, last, self._table, self._failures, self._thread),
         )
-        set_log_context(sync)
+        current_sync.set(sync)  # until the next sync of the worker: a reset takes as long
         if SDK in modules and records_spans():
             return first_step(self._traced(sync))
         if stored is None or key in self._writes.unseen:
             return first_step(self._recorded(sync, self._wait_and_call(sync)))
         if self._tape is not None:
             sync.tape = self._tape()
-        token, rest, after_s = current_sync.set(sync), None, None
-        sync.thread = self._thread
+        rest, after_s = None, None
         running[sync] = None
         try:
             sync.work = handled = self._handler(key)
@@ -407,7 +407,6 @@ class OpenController:
         except BaseException as error:  # noqa: BLE001 - recorded, and raised again
             sync.end_call()
             rest = _raised(failed_by(error, current_task()))
-        current_sync.reset(token)
         if rest is not None:
             return first_step(self._recorded(sync, rest))
         sync.over = True
@@ -423,7 +422,7 @@ class OpenController:
         return None
 
     async def _traced(self, sync: Sync) -> float | None:
-        with sync_span(self._controller.name, log_context):
+        with sync_span(self._name, log_context):
             return await self._recorded(sync, self._wait_and_call(sync))
 
     async def _recorded(self, sync: Sync, work: Awaitable[float | None]) -> float | None:

@@ -192,7 +192,7 @@ class SyncHistory:
             message = next(message for happened, message in messages if happened)
             text = run.named(message % key)
             self._event_of(run, EventType.NORMAL, REASON_SYNCED, text, now, regarding=run.touched)
-        self._add(key, _facts(run, now), run.handler)
+        self._add(run, now)
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
             self._keep_recording(run, recorder, now, after_s=after_s)
@@ -218,9 +218,9 @@ class SyncHistory:
             self._keep_recording(run, recorder, now, error, failures=failures)
         if delayed or not isinstance(error, Exception):  # cancelled, which says nothing about it
             text = "" if delayed else text
-            self._add(key, _facts(run, now, text), run.handler, delayed=True)
+            self._add(run, now, text, delayed=True)
             return
-        self._add(key, _facts(run, now, text), run.handler)
+        self._add(run, now, text)
         if log_failure:
             fields = {"controller": self.controller, "key": key}
             self._failures.failed(self._failed, error, failures, **fields)
@@ -251,18 +251,20 @@ class SyncHistory:
         )
         self.event(run.key, type, reason, message, note=note, regarding=regarding)
 
-    def _add(self, key: str, sync: Facts, handler: str, *, delayed: bool = False) -> None:
+    def _add(self, run: Sync, now: float, error: str = "", *, delayed: bool = False) -> None:
         """Record a sync; *delayed* if it raised `RetryAfter` or was cancelled.
 
         If several handlers get the key, a success ends only a failure of the same *handler*.
         """
         self.syncs += 1
-        error = sync[4]
+        key, revision = run.key, None if run.stored is None else run.stored.revision
+        wrote = run.created, run.updated, run.deleted
+        sync: Facts = (run.operation, run.started_s, now - run.begun, revision, error, *wrote)
         if error and not delayed:
             self.failures += 1
-            self.failing.failed(key, sync, handler)
+            self.failing.failed(key, sync, run.handler)
         elif self.failing.keys and not delayed:
-            self.failing.recovered(key, handler)
+            self.failing.recovered(key, run.handler)
         newer = self._newer
         before = newer.get(key) or self._older.pop(key, None)
         if before is not None:
@@ -344,9 +346,3 @@ class SyncHistory:
                 around=tuple(self.around(run.key, steps)),
             )
         )
-
-
-def _facts(run: Sync, now: float, error: str = "") -> Facts:
-    revision = None if run.stored is None else run.stored.revision
-    wrote = (run.created, run.updated, run.deleted)
-    return (run.operation, run.started_s, now - run.begun, revision, error, *wrote)

@@ -39,13 +39,13 @@ async def no_hook() -> None:
 
 @cache
 def collect_imports() -> None:
-    """Run Python's garbage collector, once in a process.
+    """Let Python's garbage collector leave out what was imported, once in a process.
 
-    The first full collection visits everything that was imported, which takes some 20 ms. Python
-    would run it soon after the start, and each change would wait for it. The next one is due when
-    the number of objects has grown by a quarter; the objects in tables do not count.
+    A full collection visits everything that was imported, which takes some 20 ms for which each
+    change waits. The objects in tables do not count.
     """
     gc.collect()
+    gc.freeze()
 
 
 class Host:

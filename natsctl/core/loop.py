@@ -14,7 +14,7 @@ from natsctl.core.plan.record import PlanRecord
 from natsctl.core.quarantine import ClaimedKey
 from natsctl.core.readers import Primary
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
-from natsctl.core.sync import failure_of, outlives, supervising
+from natsctl.core.sync import current_sync, failure_of, outlives, supervising
 from natsctl.core.table import Table, Unread, is_read
 from natsctl.core.task_group import Rest, first_of, first_step, together
 from natsctl.core.workqueue import (
@@ -242,6 +242,7 @@ class SyncLoop(Generic[K]):
         be paused, or the key may be quarantined. After a process has died, a key that may be synced
         waits until it's safe, see `Quarantine`.
         """
+        current_sync.set(None)
         key, queue, begin = work.key, self.queue, self.start
         if not self.own.has(key):
             queue.drop(key)

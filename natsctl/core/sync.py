@@ -10,7 +10,6 @@ from collections.abc import (
     Collection,
     Hashable,
     Iterator,
-    Mapping,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -45,7 +44,7 @@ from natsctl.telemetry.exceptions import (
     user_frames_text,
 )
 from natsctl.telemetry.hiding import error_text, learn_from, shown
-from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.logger import current, get_logger
 from natsctl.time_limit import IGNORED_S, TimeLimit
 
 T = TypeVar("T")
@@ -124,14 +123,12 @@ class Threads:
 
 Task = asyncio.Task[Any]
 
-_EMPTY: Mapping[str, object] = {}
-
 
 class Sync(msgspec.Struct, eq=False):
     """One run of a user's code for `key`, by the controller `owner`.
 
     Within `with Sync(key):`, reads and writes belong to this sync, and so do those of tasks that
-    the handler creates. While it's the log context too, `mapping` returns the fields of log lines.
+    the handler creates.
 
     Attributes:
         operation: the reason for the sync.
@@ -160,7 +157,6 @@ class Sync(msgspec.Struct, eq=False):
     stored: Stored | None = None
     last: Stored | None = None
     table: object = None
-    outer: Mapping[str, object] = _EMPTY  # of the log context
     failures: Callable[[Any], int] | None = None  # of the key in a row before this sync
     thread: int = 0
     handler: str = ""
@@ -226,9 +222,10 @@ class Sync(msgspec.Struct, eq=False):
         return "\n".join(filter(None, stacks)) or "  (in no file of the user)"
 
     def mapping(self) -> dict[str, object]:
-        """Return the fields of the sync's log lines."""
-        attempt = 1 if self.failures is None else self.failures(self.key) + 1
-        fields = {**self.outer, "key": self.key, "attempt": attempt}
+        """Return the fields of the sync's log lines; of other syncs, the loop knows them."""
+        if self.failures is None:
+            return {}
+        fields = {"key": self.key, "attempt": self.failures(self.key) + 1}
         return {**fields, "operation": self.operation} if self.operation else fields
 
     def count_writes(self) -> None:
@@ -243,7 +240,7 @@ class Sync(msgspec.Struct, eq=False):
         return f"{self.handler}: {text}" if self.handler else text
 
 
-current_sync: ContextVar[Sync | None] = ContextVar("current_sync", default=None)
+current_sync: ContextVar[Sync | None] = current  # type: ignore[assignment]  # only syncs are in it
 """The sync that the current task belongs to; a task inherits it from its creator."""
 
 running: dict[Sync, None] = {}

@@ -89,22 +89,20 @@ class LogFields(Protocol):
         ...
 
 
-_context: ContextVar[Mapping[str, object] | LogFields] = ContextVar("log_context", default=_EMPTY)
+_context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=_EMPTY)
+current: ContextVar[LogFields | None] = ContextVar("current", default=None)
+"""The sync of the current task, whose fields belong to every log line too."""
 
 
 def log_context() -> Mapping[str, object]:
     """Return the fields that belong to every log line of the current task."""
-    context = _context.get()
-    return context if isinstance(context, dict) else context.mapping()  # type: ignore[union-attr]
+    sync, context = current.get(), _context.get()
+    return context if sync is None else {**context, **sync.mapping()}
 
 
 def bind_log_context(**fields: object) -> None:
     """Add fields to the log context of the current task."""
     _context.set({**log_context(), **fields})
-
-
-set_log_context = _context.set
-"""Begins a log context of `LogFields` in the current task."""
 
 
 def bind_sync(outer: Mapping[str, object], key: object, attempt: int) -> None:
@@ -114,6 +112,7 @@ def bind_sync(outer: Mapping[str, object], key: object, attempt: int) -> None:
 
 def unbind_sync() -> None:
     """Remove every field but `controller`, in a task that outlives the sync that started it."""
+    current.set(None)
     _context.set({name: value for name, value in log_context().items() if name == "controller"})
 
 
