@@ -144,7 +144,7 @@ class OpinionatedWatcher:
             await self._add(new)
         else:
             if self.finalizer not in self._finalizers(new):
-                await self._mark(new, self._with_finalizer)  # another writer removed it
+                await self._mark(new, self.finalizer)  # another writer removed it
             if self.update_func is not None and new.kind.differs(old.value, new.value):
                 await awaitable(self.update_func, old, new)
 
@@ -173,11 +173,11 @@ class OpinionatedWatcher:
             await tape.remembered(name, lambda: self._own_writes.get(key), restore)
 
     async def _add(self, new: Snapshot[Any]) -> None:
-        begun = await self._mark(new, self._with_in_progress)
+        begun = await self._mark(new, self.in_progress)
         if begun is None or begun.is_going or self.finalizer in begun.metadata.finalizers:
             return  # the next change has the object's new state
         await _call(self.add_func, begun)
-        marked = await self._mark(begun, self._with_finalizer)
+        marked = await self._mark(begun, self.finalizer)
         if marked is not None:  # a deleted object keeps its finalizers
             self._own_writes[new.key] = OwnFinalizers(
                 marked.revision, (self.finalizer,), begun.revision
@@ -213,12 +213,11 @@ class OpinionatedWatcher:
                 return self._holds(state)
         return False
 
-    async def _mark(
-        self, snapshot: Snapshot[Any], change: Callable[[tuple[str, ...]], tuple[str, ...]]
-    ) -> Snapshot[Any] | None:
-        """Change the finalizers of the object, unless it is being deleted; return its new state.
+    async def _mark(self, snapshot: Snapshot[Any], name: str) -> Snapshot[Any] | None:
+        """Give the object this finalizer, unless it is being deleted; return its new state.
 
-        Returns None if the object is gone or another object has its key.
+        The final name replaces the one in progress. Returns None if the object is gone or another
+        object has its key.
         """
 
         def checked(stored: Stored | None) -> Snapshot[Any]:
@@ -230,9 +229,9 @@ class OpinionatedWatcher:
         def changed(stored: Stored | None) -> bytes:
             current = checked(stored)
             before = current.metadata.finalizers
-            after = before if current.is_going else change(before)
-            if after == before:
+            if current.is_going or name in before or self.finalizer in before:
                 return current.value
+            after = (*(other for other in before if other != self.in_progress), name)
             document = documents.parse(current.value)
             return documents.render(documents.with_finalizers(document, after))
 
@@ -244,17 +243,6 @@ class OpinionatedWatcher:
             return None
         self._own_writes[key] = OwnFinalizers(marked.revision, marked.metadata.finalizers)
         return marked
-
-    def _with_in_progress(self, finalizers: tuple[str, ...]) -> tuple[str, ...]:
-        if self.finalizer in finalizers or self.in_progress in finalizers:
-            return finalizers
-        return (*finalizers, self.in_progress)
-
-    def _with_finalizer(self, finalizers: tuple[str, ...]) -> tuple[str, ...]:
-        other_finalizers = (
-            name for name in finalizers if name not in {self.finalizer, self.in_progress}
-        )
-        return (*other_finalizers, self.finalizer)
 
     def _holds(self, snapshot: Snapshot[Any]) -> bool:
         return not {self.finalizer, self.in_progress}.isdisjoint(self._finalizers(snapshot))
