@@ -452,8 +452,7 @@ class DynamicWatcher:
                 namespace = ""
             elif name and not namespace:
                 raise InvalidInputError(f"this kind is namespaced: set a namespace: {identifier}")
-            kind = KubeKind[Document](
-                dict[str, Any],
+            kind = KubeKind(
                 gvk.api_version,
                 gvk.kind,
                 namespace=namespace or None,

@@ -21,7 +21,6 @@ from natsctl.model.selectors import Selector
 
 Manifest = dict[str, Any]
 
-T = TypeVar("T")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
 
@@ -75,8 +74,31 @@ class _Head(msgspec.Struct, frozen=True):
 _head = msgspec.json.Decoder(_Head)
 
 
-class KubeKind(Kind[T]):
-    """A kind in a cluster, optionally limited to a namespace, a name, or a label selector.
+class KubeKind(Kind[D]):
+    """A kind of a Kubernetes cluster, built in or a custom resource.
+
+    Example: `configs = secondary(kube("v1", "ConfigMap", namespace="default"))`
+
+    Args:
+        api_version: such as `v1`, `apps/v1`, `example.com/v1alpha1`.
+        kind: such as `ConfigMap`, `Deployment`, `Widget`.
+        namespace: only objects in this namespace; None means all namespaces, and is required for
+            cluster-scoped kinds.
+        name: only objects with this name; without *namespace*, in every namespace.
+        labels: only objects that this label selector selects: text as for `kubectl -l`, or the
+            labels that the objects must have. The server selects.
+        type: the type that objects decode to: a dict by default, or a subclass of `KubeObject`, or
+            any struct with `metadata`.
+        metadata_only: watch and cache only metadata, for large or secret objects.
+        managed_fields: keep `metadata.managedFields`, which say who manages each field. By default
+            they're dropped, because they're larger than most objects.
+        propagation: the propagation policy for dependents when an object is deleted.
+        optional: the controller works while the cluster doesn't have this kind, for example before
+            its CustomResourceDefinition is installed. Reads find nothing, writes of secondaries do
+            nothing, and every primary is synced when the kind appears.
+
+    Without *optional*, a controller waits for a kind that the cluster doesn't have. Raises
+    `UsageError` if the selector or the type is invalid.
 
     `name` is `Kind.group`, as in `Deployment.apps`. A key is `namespace/name`, or `name` if the
     kind is cluster-scoped.
@@ -84,42 +106,47 @@ class KubeKind(Kind[T]):
 
     def __init__(
         self,
-        object_type: type[T],
         api_version: str,
         kind: str,
         *,
         namespace: str | None = None,
-        object_name: str | None = None,
-        selector: Selector | None = None,
+        name: str | None = None,
+        labels: str | Mapping[str, str] | None = None,
+        type: type[D] | None = None,  # noqa: A002 - a public option
         metadata_only: bool = False,
         managed_fields: bool = False,
         propagation: Propagation = "Background",
         optional: bool = False,
     ) -> None:
+        object_type: Any = Manifest if type is None else type
+        if not issubclass(get_origin(object_type) or object_type, dict | Object):
+            raise UsageError(f"{object_type.__name__} has no metadata: subclass KubeObject")
         group = api_version.rpartition("/")[0]
         super().__init__(object_type, f"{kind}.{group}" if group else kind)
         self.plain = False
         self.api_version = api_version
         self.kind = kind
         self.namespace = namespace
-        self.object_name = object_name
-        self.selector = Selector() if selector is None else selector
+        self.object_name = name
+        self.selector = (
+            Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
+        )
         self.metadata_only = metadata_only
         self.managed_fields = managed_fields
         self.propagation: Propagation = propagation
         self.optional = optional
         self._read: tuple[bytes | None, KubeMetadata] = (None, KubeMetadata())  # the last value
 
-    def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
+    def labelled(self, labels: Mapping[str, str]) -> "KubeKind[D]":
         return self.selected(Selector.of(labels))
 
-    def selected(self, selector: Selector) -> "KubeKind[T]":
+    def selected(self, selector: Selector) -> "KubeKind[D]":
         """Return this kind, limited further to objects that *selector* selects."""
-        part: KubeKind[T] = copy.copy(self)
+        part: KubeKind[D] = copy.copy(self)
         part.selector = Selector((*self.selector.requirements, *selector.requirements))
         return part
 
-    def only(self, key: str) -> "KubeKind[T]":
+    def only(self, key: str) -> "KubeKind[D]":
         """Return this kind, limited to the object with this key.
 
         Raises `InvalidKeyError` if no object of this kind can have that key.
@@ -127,12 +154,12 @@ class KubeKind(Kind[T]):
         namespace, name = split(key)
         if not self.holds(key):
             raise InvalidKeyError(f"key {key!r} is outside of the declared part of {self.name}")
-        part: KubeKind[T] = copy.copy(self)
+        part: KubeKind[D] = copy.copy(self)
         part.namespace, part.object_name = namespace or None, name
         return part
 
-    def unnamed(self) -> "KubeKind[T]":
-        part: KubeKind[T] = copy.copy(self)
+    def unnamed(self) -> "KubeKind[D]":
+        part: KubeKind[D] = copy.copy(self)
         part.object_name = None
         return part
 
@@ -148,7 +175,7 @@ class KubeKind(Kind[T]):
         self._read = value, metadata
         return metadata
 
-    def metadata_of(self, obj: T) -> Metadata:
+    def metadata_of(self, obj: D) -> Metadata:
         if isinstance(obj, Object):
             return obj.metadata
         if isinstance(obj, dict):
@@ -160,13 +187,13 @@ class KubeKind(Kind[T]):
         if self.metadata_only:
             raise UsageError(f"{self.name} is watched in part only, so it cannot be written back")
 
-    def overlay(self, current: bytes | None, obj: T) -> Document:
+    def overlay(self, current: bytes | None, obj: D) -> Document:
         document: Document = {} if current is None else documents.parse(current)
         if isinstance(obj, msgspec.Struct):
             return documents.overlay(document, obj)
         return documents.merge_patch(document, documents.plain(obj))
 
-    def encode(self, current: bytes | None, obj: T) -> bytes:
+    def encode(self, current: bytes | None, obj: D) -> bytes:
         document = self.overlay(current, obj)
         if current is not None and documents.same(document, documents.parse(current)):
             return current
@@ -264,57 +291,4 @@ def _stored_form(manifest: Manifest) -> Manifest:
     return result
 
 
-def kube(
-    api_version: str,
-    kind: str,
-    *,
-    namespace: str | None = None,
-    name: str | None = None,
-    labels: str | Mapping[str, str] | None = None,
-    type: type[D] | None = None,  # noqa: A002 - a public option
-    metadata_only: bool = False,
-    managed_fields: bool = False,
-    propagation: Propagation = "Background",
-    optional: bool = False,
-) -> KubeKind[D]:
-    """Declare a kind of a Kubernetes cluster, built in or a custom resource.
-
-    Example: `configs = secondary(kube("v1", "ConfigMap", namespace="default"))`
-
-    Args:
-        api_version: such as `v1`, `apps/v1`, `example.com/v1alpha1`.
-        kind: such as `ConfigMap`, `Deployment`, `Widget`.
-        namespace: only objects in this namespace; None means all namespaces, and is required for
-            cluster-scoped kinds.
-        name: only objects with this name; without *namespace*, in every namespace.
-        labels: only objects that this label selector selects: text as for `kubectl -l`, or the
-            labels that the objects must have. The server selects.
-        type: the type that objects decode to: a dict by default, or a subclass of `KubeObject`, or
-            any struct with `metadata`.
-        metadata_only: watch and cache only metadata, for large or secret objects.
-        managed_fields: keep `metadata.managedFields`, which say who manages each field. By default
-            they're dropped, because they're larger than most objects.
-        propagation: the propagation policy for dependents when an object is deleted.
-        optional: the controller works while the cluster doesn't have this kind, for example before
-            its CustomResourceDefinition is installed. Reads find nothing, writes of secondaries do
-            nothing, and every primary is synced when the kind appears.
-
-    Without *optional*, a controller waits for a kind that the cluster doesn't have. Raises
-    `UsageError` if the selector or the type is invalid.
-    """
-    object_type: Any = Manifest if type is None else type
-    if not issubclass(get_origin(object_type) or object_type, dict | Object):
-        raise UsageError(f"{object_type.__name__} has no metadata: subclass KubeObject")
-    selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
-    return KubeKind(
-        object_type,
-        api_version,
-        kind,
-        namespace=namespace,
-        object_name=name,
-        selector=selector,
-        metadata_only=metadata_only,
-        managed_fields=managed_fields,
-        propagation=propagation,
-        optional=optional,
-    )
+kube = KubeKind
