@@ -28,7 +28,6 @@ from natsctl.errors import (
 )
 from natsctl.managed.external import (
     ExternalConnecter,
-    ExternalConnection,
     ExternalConnectorFn,
     NopConnecter,
     connect_disconnecter,
@@ -156,13 +155,13 @@ class ManagedReconciler(Generic[T]):
             critical_annotation_updater = RetryingCriticalAnnotationUpdater(
                 self._store, names=names
             )
-        self._external = connect_disconnecter(NopConnecter() if connecter is None else connecter)
         self._management, self._deletion = management_policy, deletion_policy
         self._external_name = external_name
         self._diff_level = logging.DEBUG
         self._memories: dict[str, Memory] = {}
         self._parts = ReconcilerParts(
             primary=managed,
+            external=connect_disconnecter(NopConnecter() if connecter is None else connecter),
             recorder=recorder,
             log=EventLogger(logger, {}),
             links=links,
@@ -262,7 +261,7 @@ class ManagedReconciler(Generic[T]):
                 return None
             stored, gone = last, True
         managed = Managed(kind, stored, names=parts.names, clock=parts.clock, gone=gone)
-        run = Reconciliation(parts, managed, memory, ExternalConnection(self._external, managed))
+        run = Reconciliation(parts, managed, memory)
         if parts.links is not None and (not managed.link or managed.link.unknown):
             recorded = await parts.links.read(key, memory)
             managed.recovered = bool(recorded) and not managed.link

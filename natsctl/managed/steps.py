@@ -23,7 +23,11 @@ from natsctl.errors import (
     UsageError,
     is_delay,
 )
-from natsctl.managed.external import ExternalConnection, Observation
+from natsctl.managed.external import (
+    ExternalConnectDisconnecter,
+    ExternalConnection,
+    Observation,
+)
 from natsctl.managed.links import (
     AnnotationNames,
     CreationLink,
@@ -83,6 +87,7 @@ class ReconcilerParts(msgspec.Struct, Generic[T], eq=False, kw_only=True):
     """
 
     primary: Primary[T]
+    external: ExternalConnectDisconnecter[T]
     recorder: KeyEventRecorder | None
     log: EventLogger
     links: Links | None
@@ -101,17 +106,11 @@ class ReconcilerParts(msgspec.Struct, Generic[T], eq=False, kw_only=True):
 class Reconciliation(Generic[T]):
     """One reconciliation of one object: its connection, and the deadline of its external calls."""
 
-    def __init__(
-        self,
-        parts: ReconcilerParts[T],
-        managed: Managed[T],
-        memory: Memory,
-        connection: ExternalConnection[T],
-    ) -> None:
+    def __init__(self, parts: ReconcilerParts[T], managed: Managed[T], memory: Memory) -> None:
         self._parts, self._primary = parts, parts.primary
         self._store = parts.primary.informer.store
         self.managed, self.memory = managed, memory
-        self.connection = connection
+        self.connection = ExternalConnection(parts.external, managed)
         self.deadline = asyncio.get_running_loop().time() + parts.timeout_s
         self.rejected = ""  # the error in the object's policies
         self.diff = ""  # what differs, if the external resource is not up to date
