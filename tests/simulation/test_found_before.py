@@ -5,7 +5,7 @@ import pytest
 
 from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.run import Checks, Schedule
-from natsctl.testing.simulation.script import Put, Remove, Resync, Step, StepPause, Wait
+from natsctl.testing.simulation.script import Act, Put, Remove, Step, StepAction, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import subject_of
 from natsctl.testing.simulation.world.faults import Fault, FaultType, SimulatedCall
@@ -38,7 +38,7 @@ UNSAVED_RECORD = Found(
     (
         put("a", "one", StepPause.NONE),
         put("b", "one", StepPause.NONE),
-        Wait(1.0),
+        Act(StepAction.WAIT, seconds=1.0),
         Remove(SHOPS, "a"),
     ),
     (
@@ -51,7 +51,7 @@ RESYNC_AFTER_A_JUMP = Found(
     (
         put("b", "one"),
         Put(Desired(CONFIGS, "all", {"spec": {"registry": "one"}}), pause=StepPause.SHORT),
-        Resync(StepPause.SHORT),
+        Act(StepAction.RESYNC, pause=StepPause.SHORT),
     ),
     (
         Fault(FaultType.JUMP, SimulatedCall("get", "natsctl/gc.readsconfig", 1), 600.0),

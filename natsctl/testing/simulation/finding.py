@@ -8,12 +8,13 @@ import msgspec
 from natsctl.telemetry.hiding import abbreviated
 from natsctl.testing.simulation.properties import Property, StateDifference, Violation
 from natsctl.testing.simulation.run import Ran
-from natsctl.testing.simulation.script import EditSecondary, Put, Remove, RemoveSecondary
+from natsctl.testing.simulation.script import Act, Put, Remove, StepAction
 from natsctl.testing.simulation.subject import Subject
 from natsctl.testing.simulation.world.faults import CRASHES, CUTS, FaultType
 from natsctl.testing.simulation.world.process import Division
 
 ERRORS = {FaultType.TIMEOUT, FaultType.AWAY, FaultType.LOST_ANSWER, FaultType.CONFLICT}
+HANDS = {StepAction.EDIT, StepAction.REMOVE}
 OLD_READS = {FaultType.LAG, FaultType.BREAK, FaultType.OLD}
 
 
@@ -131,7 +132,7 @@ def _unfinished(ran: Ran, faults: set[FaultType]) -> str:
 def _from_steps(ran: Ran, subject: Subject) -> str:
     """Return the likely cause of a wrong field in a run without faults."""
     steps = [step for step, done in ran.steps if done or isinstance(step, Put)]
-    if any(isinstance(step, EditSecondary | RemoveSecondary) for step in steps):
+    if any(isinstance(step, Act) and step.action in HANDS for step in steps):
         return _NOT_ASKED
     names = Counter(step.desired.name for step in steps if isinstance(step, Put))
     synced = {kind.name for kind in subject.primaries}

@@ -15,21 +15,17 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation import properties
 from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remove, store_of
 from natsctl.testing.simulation.properties import Made, Property, Result, Violation
 from natsctl.testing.simulation.script import (
     Act,
-    AdminAction,
-    EditSecondary,
     Put,
     Remove,
-    RemoveSecondary,
-    Resync,
     Step,
+    StepAction,
     StepPause,
-    Wait,
     editable,
     edited_fields,
     final_state,
@@ -208,65 +204,57 @@ class Run:
                 await put(self._stores, desired)
             case Remove(kind=kind, key=key):
                 await remove(self._stores, kind, key)
-            case RemoveSecondary(number=number):
-                done = await self._by_hand(number, edit=False)
-            case EditSecondary(number=number):
-                done = await self._by_hand(number, edit=True)
-            case Resync():
+            case Act(action=StepAction.REMOVE | StepAction.EDIT, number=number):
+                done = await self._by_hand(number, edit=step.action is StepAction.EDIT)
+            case Act(action=StepAction.RESYNC):
                 await self._wait_idle(PAUSE_S)
                 self._resync()
-            case Wait(seconds=seconds):
+            case Act(action=StepAction.WAIT, seconds=seconds):
                 await asyncio.sleep(seconds)
-            case Act():
-                done = await self._act(step)
+            case _:
+                done = await self._administrate(step)
         self._steps.append((step, done))
 
-    async def _act(self, step: Act) -> str:
+    async def _administrate(self, step: Act) -> str:
         """Act as an administrator; return what was done in words, empty if there was nothing."""
         number, done = step.number, str(step)
         self._network.active_at = asyncio.get_running_loop().time()
         match step.action:
-            case AdminAction.STOP:
+            case StepAction.STOP:
                 process = self._group.processes[number % len(self._group.processes)]
                 if process.program is not None:
                     process.program.stop()  # it starts again when its syncs have ended
                 done = f"stop {process.name}, which starts again"
-            case AdminAction.RELIST:
+            case StepAction.RELIST:
                 done = self._break_watches(number)
-            case AdminAction.LEASES:
+            case StepAction.LEASES:
                 self._stores.store(LEASES).recreate()
-            case AdminAction.LEASE:
+            case StepAction.LEASE:
                 leases = self._stores.store(LEASES)
                 key = _chosen(leases.keys(), number)
                 done = f"delete {LEASES.bucket}/{key}" if key else ""
                 if key:
                     await leases.delete(key)
-            case AdminAction.PAUSE_ALL:
+            case StepAction.PAUSE_ALL:
                 await self._pause_all(paused=True)
                 self._later(step.seconds, lambda: self._pause_all(paused=False))
-            case AdminAction.PAUSE:
+            case StepAction.PAUSE:
                 kind = self._subject.primaries[0]
                 key = "" if kind.plain else _chosen(self._keys(kind), number)
                 if not key or not await self._annotate(kind, key, "true"):
                     return ""
                 self._later(step.seconds, lambda: self._resume(kind, key))
                 done = f"pause {place_of(kind)}/{key} for {step.seconds:g} s"
+            case _:
+                pass
         return done
 
     def _break_watches(self, number: int) -> str:
-        """Break the watches of a store: what they have seen may stay, or get other names."""
+        """Break the watches of a store; of two in three, none can continue."""
         kinds = (*self._subject.kinds, LEASES)
         way, which = divmod(number, len(kinds))
-        store, place = store_of(self._stores, kinds[which]), place_of(kinds[which])
-        done = f"break the watches of {place}"
-        if isinstance(store, MemoryStore) and way % 2:
-            store.turn_back_clock()
-            done += ", set its clock back"
-        if isinstance(store, MemoryStore) and way % 3:
-            store.rename()
-            return f"{done}, and rename its subjects"
-        store.break_watches()
-        return done
+        store_of(self._stores, kinds[which]).break_watches(listed=bool(way % 3))
+        return f"break the watches of {place_of(kinds[which])}"
 
     def _later(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         async def act() -> None:

@@ -64,48 +64,13 @@ class Remove(msgspec.Struct, frozen=True):
         return f"delete {_name(self.kind, self.key)}"
 
 
-class RemoveSecondary(msgspec.Struct, frozen=True):
-    """A person deletes one of the secondaries that exist."""
+class StepAction(Enum):
+    """What else happens: by the hands of persons, by the controller, by administrators."""
 
-    number: int
-    pause: StepPause = StepPause.NONE
-
-    def __str__(self) -> str:
-        return "delete a secondary by hand"
-
-
-class EditSecondary(msgspec.Struct, frozen=True):
-    """A person edits a field of one of the secondaries that exist."""
-
-    number: int
-    pause: StepPause = StepPause.NONE
-
-    def __str__(self) -> str:
-        return "edit a secondary by hand"
-
-
-class Resync(msgspec.Struct, frozen=True):
-    """The controller syncs every key again, when its caches are up to date."""
-
-    pause: StepPause = StepPause.NONE
-
-    def __str__(self) -> str:
-        return "resync every key"
-
-
-class Wait(msgspec.Struct, frozen=True):
-    """Time passes."""
-
-    seconds: float
-    pause: StepPause = StepPause.NONE
-
-    def __str__(self) -> str:
-        return f"wait {self.seconds:g} s"
-
-
-class AdminAction(Enum):
-    """What an administrator does."""
-
+    REMOVE = "delete a secondary by hand"
+    EDIT = "edit a secondary by hand"
+    RESYNC = "resync every key"  # when its caches are up to date
+    WAIT = "wait"
     STOP = "stop a process, which starts again"
     RELIST = "break a watch"
     PAUSE = "pause an object"
@@ -115,18 +80,21 @@ class AdminAction(Enum):
 
 
 class Act(msgspec.Struct, frozen=True):
-    """An administrator acts; a pause lasts for *seconds*, beside the steps that follow."""
+    """Something happens; a pause lasts for *seconds*, beside the steps that follow."""
 
-    action: AdminAction
-    number: int
+    action: StepAction
+    number: int = 0
     seconds: float = 0.0
     pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
-        return self.action.value + (f" for {self.seconds:g} s" if self.seconds else "")
+        length = f"{self.seconds:g} s" if self.seconds else ""
+        if self.action is StepAction.WAIT:
+            return f"wait {length}"
+        return f"{self.action.value} for {length}" if length else str(self.action.value)
 
 
-Step: TypeAlias = Put | Remove | RemoveSecondary | EditSecondary | Resync | Wait | Act
+Step: TypeAlias = Put | Remove | Act
 Names = tuple[str, str]
 
 
@@ -146,7 +114,7 @@ class Author:
         *,
         primaries: Collection[str],
         hands: bool,
-        acts: Sequence[AdminAction] = (),
+        acts: Sequence[StepAction] = (),
     ) -> None:
         self._primaries = primaries
         self._hands, self._acts = hands, acts
@@ -172,7 +140,7 @@ class Author:
                     pending |= not self._is_primary(desired.name)
                 case Remove(kind=kind, key=key):
                     pending |= not self._is_primary((kind.name, key))
-                case Resync():
+                case Act(action=StepAction.RESYNC):
                     pending = False
                 case _:
                     pass
@@ -191,7 +159,7 @@ class Author:
         if read_only:
             yield from self._middle_steps("read", choices, names, current)
             yield from self._last_steps(choices, read_only, current)
-            yield Resync()
+            yield Act(StepAction.RESYNC)
         yield from self._middle_steps("own", choices, primaries, current)
         yield from self._last_steps(choices, primaries, current)
 
@@ -214,17 +182,17 @@ class Author:
                 current[name] = None
                 yield Remove(self.versions[name][0].kind, name[1])
             elif share < HAND_REMOVALS and self._hands:
-                yield RemoveSecondary(int(drawn.share() * 1000))
+                yield Act(StepAction.REMOVE, int(drawn.share() * 1000))
             elif share < HAND_EDITS and self._hands:
-                yield EditSecondary(int(drawn.share() * 1000))
+                yield Act(StepAction.EDIT, int(drawn.share() * 1000))
             elif share < RESYNCS:
-                yield Resync()
+                yield Act(StepAction.RESYNC)
             else:
-                yield Wait(choices.pick(f"{place}/wait", WAITS_S))
+                yield Act(StepAction.WAIT, seconds=choices.pick(f"{place}/wait", WAITS_S))
 
     def _act(self, place: str, choices: Choices) -> Act:
         action = choices.pick(f"{place}/action", self._acts)
-        pauses = action in {AdminAction.PAUSE, AdminAction.PAUSE_ALL}
+        pauses = action in {StepAction.PAUSE, StepAction.PAUSE_ALL}
         seconds = choices.pick(f"{place}/seconds", PAUSES_S) if pauses else 0.0
         return Act(action, choices.below(f"{place}/number", 1000), seconds)
 

@@ -78,6 +78,7 @@ class Life(Protocol):
 
     crashed: bool
     name: str
+    network: "Network"
 
     def crash(self, restart_s: float) -> None:
         """Stop every task of the process at its current `await`."""

@@ -23,7 +23,6 @@ from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation.world.network import Network
 from natsctl.testing.simulation.world.stores import (
     SimulatedCluster,
-    SimulatedConnection,
     SimulatedStores,
 )
 
@@ -114,9 +113,8 @@ class ProcessLife:
     async def run(self, group: "SimulatedGroup") -> None:
         """Run a new program; raises the error that ends it."""
         made_queues.set(self.queues)
-        connection = SimulatedConnection(self.network, self, self.name)
-        stores = SimulatedStores(group.stores, connection)
-        cluster = SimulatedCluster(group.stores.kube, connection)
+        stores = SimulatedStores(group.stores, self)
+        cluster = SimulatedCluster(group.stores.kube, self)
         if group.mode is Division.ALONE:
             self.program = group.make(stores, cluster)
             await self.program.run()

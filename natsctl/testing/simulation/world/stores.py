@@ -5,8 +5,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from natsctl.core.store_proxy import Send, StoreProxy
 from natsctl.errors import UsageError
 from natsctl.model import documents
@@ -25,7 +23,7 @@ from natsctl.testing.simulation.world.faults import (
     REQUEST_FAULTS,
     WRITE_FAULTS,
 )
-from natsctl.testing.simulation.world.network import Life, Network
+from natsctl.testing.simulation.world.network import Life
 
 T = TypeVar("T")
 Base = TypeVar("Base", bound=MemoryStores | MemoryCluster)
@@ -35,25 +33,17 @@ _PARTIAL = {"apply", "patch_status"}  # verbs that may change nothing
 _OPERATIONS = {"check_create": "check", "managed": "read", "patch_status": "patch"}  # others: equal
 
 
-class SimulatedConnection(msgspec.Struct, frozen=True):
-    """The connection of one life of a process to the network."""
-
-    network: Network
-    life: Life
-    process: str
-
-
 class SimulatedStore(StoreProxy):
     """A store behind a connection; a `ManifestStore` for a kind of a cluster."""
 
     def __init__(
         self,
         base: MemoryStore | MemoryManifestStore,
-        connection: SimulatedConnection,
+        life: Life,
         guard: WriteGuard = UNGUARDED,
     ) -> None:
         super().__init__(base)
-        self._at = connection
+        self._life = life
         self._guard = guard
         self.place = place_of(base.kind)
 
@@ -61,7 +51,7 @@ class SimulatedStore(StoreProxy):
         self, shown: Collection[str] | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         opened = partial(self._store.watch, shown)
-        return self._at.network.watch(self._at.life, self.place, opened, self._store.forget)
+        return self._life.network.watch(self._life, self.place, opened, self._store.forget)
 
     def _call(
         self,
@@ -72,7 +62,7 @@ class SimulatedStore(StoreProxy):
         *,
         revision: int | None = None,
     ) -> Coroutine[Any, Any, T]:
-        network, life = self._at.network, self._at.life
+        network, life = self._life.network, self._life
         operation = _OPERATIONS.get(verb, verb)
         if verb in _READS:
             return network.call(life, operation, self.place, key, send, types=READ_FAULTS)
@@ -101,7 +91,7 @@ class SimulatedStore(StoreProxy):
     def _wrote(self, verb: str, key: str, value: bytes | Document) -> None:
         operation = "patch status of" if verb == "patch_status" else verb
         written = value if isinstance(value, bytes) else documents.render(value)
-        self._at.network.wrote(self._at.process, operation, self.place, key, written)
+        self._life.network.wrote(self._life.name, operation, self.place, key, written)
 
 
 class SimulatedBucket(SimulatedStore):
@@ -119,9 +109,9 @@ class _Simulated(Guarded, Generic[Base]):
 
     forgets = True  # no record of failing keys
 
-    def __init__(self, base: Base, connection: SimulatedConnection) -> None:
+    def __init__(self, base: Base, life: Life) -> None:
         self._base = base
-        self._at = connection
+        self._life = life
 
     def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
         return self._base.guarded(self.guard).recorder(controller)
@@ -135,16 +125,16 @@ class SimulatedStores(_Simulated[MemoryStores]):
 
     def store(self, kind: Kind[Any]) -> SimulatedBucket:
         """Return the kind's store."""
-        self._at.network.opened[place_of(kind)] = kind
-        return SimulatedBucket(self._base.store(kind), self._at, self.guard)
+        self._life.network.opened[place_of(kind)] = kind
+        return SimulatedBucket(self._base.store(kind), self._life, self.guard)
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        network, life, changes = self._at.network, self._at.life, changes_something(endpoint)
+        network, life, changes = self._life.network, self._life, changes_something(endpoint)
 
         async def api() -> dict[str, Any]:
             response = await self._base.api(endpoint, body)
             if changes:
-                network.wrote(self._at.process, "request", "jetstream", endpoint)
+                network.wrote(self._life.name, "request", "jetstream", endpoint)
             return response
 
         def may_send() -> None:
@@ -163,8 +153,8 @@ class SimulatedCluster(_Simulated[MemoryCluster]):
     async def open(self, kind: Kind[Any]) -> SimulatedStore:
         if not isinstance(kind, KubeKind):
             raise UsageError(f"{kind.name} is not a Kubernetes kind")
-        self._at.network.opened[place_of(kind)] = kind
-        return SimulatedStore(self._base.store(kind), self._at, self.guard)
+        self._life.network.opened[place_of(kind)] = kind
+        return SimulatedStore(self._base.store(kind), self._life, self.guard)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
         return await self._base.resource(api_version, kind)
