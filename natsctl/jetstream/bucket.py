@@ -442,7 +442,7 @@ class Bucket:
         if self._subjects > LARGE:
             name = f"natsctl-{secrets.token_hex(8)}"
             subjects = (self.prefix + pattern for pattern in patterns)
-            consumer = await self.create_consumer(self.connection, name, *subjects)
+            consumer = await create_consumer(self.connection, self.stream, name, *subjects)
             with suppress(StoreError):
                 await self.connection.api(f"CONSUMER.DELETE.{self.stream}.{name}")
             return int(consumer["num_pending"])
@@ -451,30 +451,6 @@ class Bucket:
             query = {"subjects_filter": self.prefix + pattern, "offset": BEYOND}
             total += (await self._read("STREAM.INFO", query)).get("total", 0)
         return total
-
-    async def create_consumer(
-        self, connection: Connection, name: str, *subjects: str, **options: object
-    ) -> dict[str, Any]:
-        """Create a consumer of the newest message of every key, unless *options* differ."""
-        config: dict[str, object] = {
-            "name": name,
-            "deliver_policy": "last_per_subject",
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "inactive_threshold": int(UNUSED_S * NANOSECONDS),
-            "mem_storage": True,
-            "num_replicas": 1,
-            **options,
-        }
-        endpoint = f"CONSUMER.CREATE.{self.stream}.{name}"
-        if len(subjects) == 1:  # so that permissions may limit the subject
-            config["filter_subject"] = subjects[0]
-            endpoint += f".{subjects[0]}"
-        else:
-            config["filter_subjects"] = subjects
-        body = {"stream_name": self.stream, "config": config, "action": "create"}
-        timeout_s = max(CREATE_S, connection.options.request_timeout_s)
-        return await connection.api(endpoint, body, timeout_s=timeout_s)
 
     async def newest(self, keys: Iterable[str]) -> list[Message]:
         """Return the newest message of each key that has one, in no particular order."""
@@ -649,3 +625,28 @@ async def create_stream(
         except StoreError:
             replicas = 1  # a single server rejects more
     return await connection.api(endpoint, {**config, "num_replicas": replicas})
+
+
+async def create_consumer(
+    connection: Connection, stream: str, name: str, *subjects: str, **options: object
+) -> dict[str, Any]:
+    """Create a consumer of the newest message of every key, unless *options* differ."""
+    config: dict[str, object] = {
+        "name": name,
+        "deliver_policy": "last_per_subject",
+        "ack_policy": "none",
+        "replay_policy": "instant",
+        "inactive_threshold": int(UNUSED_S * NANOSECONDS),
+        "mem_storage": True,
+        "num_replicas": 1,
+        **options,
+    }
+    endpoint = f"CONSUMER.CREATE.{stream}.{name}"
+    if len(subjects) == 1:  # so that permissions may limit the subject
+        config["filter_subject"] = subjects[0]
+        endpoint += f".{subjects[0]}"
+    else:
+        config["filter_subjects"] = subjects
+    body = {"stream_name": stream, "config": config, "action": "create"}
+    timeout_s = max(CREATE_S, connection.options.request_timeout_s)
+    return await connection.api(endpoint, body, timeout_s=timeout_s)

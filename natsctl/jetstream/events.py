@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError, StoreTimeoutError
-from natsctl.jetstream.bucket import NANOSECONDS, create_stream
+from natsctl.jetstream.bucket import NANOSECONDS, create_consumer, create_stream
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.requests import revision_of
 from natsctl.model.manifests import Reference
@@ -188,17 +188,10 @@ async def events_between(
     """
     name = f"natsctl_{secrets.token_hex(8)}"
     inbox = f"{connection.options.inbox_prefix}.{name}"
-    config: dict[str, object] = {
-        "ack_policy": "none",
-        "deliver_policy": "all" if since is None else "by_start_time",
-        "deliver_subject": inbox,
-        "filter_subject": f"{PREFIX}.{controller}.{key}",
-        "inactive_threshold": 5 * NANOSECONDS,
-        "mem_storage": True,
-        "num_replicas": 1,
-    }
+    options: dict[str, object] = {"deliver_subject": inbox, "deliver_policy": "all"}
     if since is not None:
-        config["opt_start_time"] = since.astimezone(UTC).isoformat()
+        start = since.astimezone(UTC).isoformat()
+        options |= {"deliver_policy": "by_start_time", "opt_start_time": start}
     received: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def receive(message: Msg) -> None:
@@ -206,10 +199,9 @@ async def events_between(
 
     subscription = await connection.client.subscribe(inbox, cb=receive)
     try:
-        endpoint = f"CONSUMER.CREATE.{STREAM}.{name}.{config['filter_subject']}"
-        request = {"stream_name": STREAM, "config": {**config, "name": name}}
+        subject = f"{PREFIX}.{controller}.{key}"
         try:
-            consumer = await connection.api(endpoint, request)
+            consumer = await create_consumer(connection, STREAM, name, subject, **options)
         except StoreMissingError:
             return []
         events: list[KvEvent] = []

@@ -29,6 +29,7 @@ from natsctl.jetstream.bucket import (
     STALLED,
     Bucket,
     Marker,
+    create_consumer,
     marker,
     position,
 )
@@ -447,7 +448,7 @@ class Consumers:
         }
         if start:
             options |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
-        create = partial(bucket.create_consumer, bucket.watched_over, consumer.name)
+        create = partial(create_consumer, bucket.watched_over, bucket.stream, consumer.name)
         if self._takes_all and bucket.layout.alone:
             try:
                 await create(">", **options)
