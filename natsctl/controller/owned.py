@@ -227,16 +227,16 @@ class Owned(CacheReader[T]):
     def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
         named = self.owner_of(current)
         message = MESSAGE_EXISTS % f'"{current.key}"'
-        message += f": it is owned by {'nobody' if named is None else named}"
+        who = "nobody" if named is None else named
         foreign = hidden(self.foreign(current), limit=VALUE_MAX)  # an annotation may hold any text
         if foreign:
             raise ExistsError(
-                f"{message} of installation {foreign}; if that "
+                f"{message}: it is owned by {who} of installation {foreign}; if that "
                 f"installation is lost, `natsctl repair installation adopt {foreign}` takes its "
                 "objects over"
             )
         if named != owner:
-            raise ExistsError(f"{message}; adopt=True takes it over")
+            raise ExistsError(f"{message}: it is owned by {who}; adopt=True takes it over")
 
     def _note_write(self, result: Rewritten) -> int:
         stored, base, sync = result.stored, result.base, current_sync.get()

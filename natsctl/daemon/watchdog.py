@@ -45,15 +45,10 @@ class Stall(msgspec.Struct, frozen=True):
     def duration_s(self) -> float:
         return time.monotonic() - self.started
 
-    def log(self, event: str, **fields: Any) -> None:
-        log.warning(
-            event,
-            controller=self.controller or None,
-            key=self.key or None,
-            line=self.line,
-            duration_s=round(self.duration_s, 1),
-            **fields,
-        )
+    @property
+    def fields(self) -> dict[str, Any]:
+        named = {"controller": self.controller or None, "key": self.key or None}
+        return {**named, "line": self.line, "duration_s": round(self.duration_s, 1)}
 
     def __str__(self) -> str:
         cause = f"key {self.key} of {self.controller}" if self.controller else "no handler"
@@ -133,14 +128,14 @@ class Watchdog:
             line = f"{last.filename}:{last.lineno} in {last.name}: {last.line}"
         stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
         if stall.logged:
-            stall.log("event loop blocked", hint=HINT if users else None)
+            log.warning("event loop blocked", **stall.fields, hint=HINT if users else None)
         self.stall = stall
 
     def _end(self) -> None:
         stall = self.stall
         if stall is not None:
             if stall.logged:
-                stall.log("event loop unblocked")
+                log.warning("event loop unblocked", **stall.fields)
             self._ended, self.stall = _with(self._ended, stall), None
 
 

@@ -54,11 +54,18 @@ def words_of(text: str) -> str:
 
 
 PRODUCT = {" ".join(text.split()) for text in messages() if len(text) > 8}
+TRANSCRIPTS = (ROOT / "tests" / "acceptance" / "transcripts").glob("*.md")
 TESTS = "\n".join(
     words_of(text)
-    for file in (ROOT / "tests").rglob("*.py")
-    if not file.is_relative_to(ROOT / "tests" / "architecture")
-    for text in literals_of(file)
+    for texts in (
+        *(
+            literals_of(file)
+            for file in (ROOT / "tests").rglob("*.py")
+            if not file.is_relative_to(ROOT / "tests" / "architecture")
+        ),
+        *(file.read_text().splitlines() for file in TRANSCRIPTS),
+    )
+    for text in texts
 )
 
 

@@ -653,8 +653,10 @@ class Participation:
         leadership = self.leadership
         if leadership.begun.is_set():
             (leadership.lose if at_once else leadership.step_down)()
-            lost = "stopped sharing keys" if leadership.shared else "lost leadership"
-            log.warning(lost, reason=reason)
+            if leadership.shared:
+                log.warning("stopped sharing keys", reason=reason)
+            else:
+                log.warning("lost leadership", reason=reason)
 
     def _send(self, group: asyncio.TaskGroup, now: float) -> None:
         """Send what is due: the heartbeat, a change of the record, end marks.
