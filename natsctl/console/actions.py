@@ -171,16 +171,15 @@ class Actions:
     async def _plan(self, request: Request) -> ActionReport:
         """Plan with the user's own code, or let a daemon plan, which has it, too."""
         name, planner = request.controller, self._planners.get(request.controller)
-        if planner is not None:
-            plan = await planner(request.keys)
-        else:
-            try:
-                daemons = await self._fleet.daemons()
-            except OldDaemonError as error:
-                raise OldDaemonError(
-                    f"{error}; natsctl console -c M:C plans with the code of the class M:C"
-                ) from error
-            plan = await daemons.plan_keys(name, request.keys)
+        try:
+            if planner is not None:
+                plan = await planner(request.keys)
+            else:
+                plan = await (await self._fleet.daemons()).plan_keys(name, request.keys)
+        except OldDaemonError as error:
+            raise OldDaemonError(
+                f"{error}; natsctl console -c M:C plans with the code of the class M:C"
+            ) from error
         return ActionReport(message=str(plan.summary), result=plan)
 
     async def _garbage(self, request: Request) -> ActionReport:

@@ -240,8 +240,8 @@ class KeyViews:
             return await self._without_daemon(controller, key, bucket, error)
         errors: dict[str, Problem] = {}
         explained, tree, object_bucket = await asyncio.gather(
-            _part("explain", self._explain(controller, key), errors),
-            _part("tree", self._tree(controller, key), errors),
+            _part("explain", daemons.explain(controller, key), errors),
+            _part("tree", daemons.tree(controller, key), errors),
             _part("object", self._keys.bucket_of(controller, bucket), errors),
         )
         if object_bucket is None and tree is not None and tree.bucket:
@@ -275,12 +275,6 @@ class KeyViews:
         if view.object is None and not explanations:
             raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
         return replace(view, controller=controller, explain=[*explanations] or None)
-
-    async def _explain(self, name: str, key: str) -> list[KeyExplanation]:
-        return await (await self._fleet.daemons()).explain(name, key)
-
-    async def _tree(self, name: str, key: str) -> Branch:
-        return await (await self._fleet.daemons()).tree(name, key)
 
     async def recording(self, controller: str, key: str) -> bytes:
         daemons = await self._fleet.daemons()

@@ -10,9 +10,8 @@ import msgspec
 
 from natsctl.console.answers import Fields, answer
 from natsctl.core.task_group import for_each
-from natsctl.daemon.client import Daemons
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, PermissionDeniedError
+from natsctl.errors import NatsctlError, NotFoundError, PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.store import bucket_names
 from natsctl.operate.absent import DOWN, absent_statuses
@@ -85,10 +84,7 @@ class Overview:
         state, now = self._connection.state(), asyncio.get_running_loop().time()
         if not state.connected:
             raise NatsctlError(f"no connection to NATS: {state.last_error or state.server}")
-        try:
-            daemons = await self._fleet.daemons()
-        except NoDaemonError:
-            daemons = Daemons(self._connection, ())
+        daemons = await self._fleet.any_daemons()
         names = daemons.controllers
         if now - self._absent_at >= ABSENT_S or self._running != names:
             with suppress(PermissionDeniedError):  # then only the daemons are known

@@ -120,6 +120,19 @@ class TestWithoutADaemon:
         assert (await client.get("keys", bucket="nothing")).problem[0] == "not_found"
 
 
+async def test_an_older_daemon_without_a_verb_is_named_with_what_helps(
+    client: ConsoleClient, nats: Nats
+) -> None:
+    async with fake_daemon(nats.connection, "old", OLD):
+        view = await client.read("key", controller="shops", key="a")
+        assert (
+            "knows explain: the daemons have version 0.0.9" in view["errors"]["explain"]["message"]
+        )
+        reply = await client.act("plan", controller="shops", keys=["a"])
+    assert (reply.status, reply.problem[0]) == (501, "old_daemon")
+    assert "natsctl console -c M:C" in reply.problem[1]
+
+
 class TestSeveralDaemons:
     @pytest.fixture
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
