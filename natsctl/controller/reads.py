@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from natsctl.core.backends import Backends
-from natsctl.core.dependencies import Cause, Dependency, DependencyWatches, one, those
+from natsctl.core.dependencies import Dependency, DependencyWatches, one, those
 from natsctl.core.sync import Sync, current_sync
 from natsctl.core.tape import DependencyStep, place_of
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
@@ -39,8 +39,7 @@ class Reads:
     ) -> None:
         self._is_claimed = is_claimed  # returns whether a key is being synced
         self._backends = backends
-        self._enqueue = enqueue
-        self._watches = DependencyWatches(self._open, self._changed)
+        self._watches = DependencyWatches(self._open, enqueue)
         self.dependents = self._watches.dependents  # keys that depend on objects, a live view
 
     @property
@@ -107,10 +106,6 @@ class Reads:
             place = place_of(dependency.kind)
             sync.tape.append(DependencyStep(str(dependency), place, tuple(states)))
         return states
-
-    def _changed(self, key: str, cause: Cause) -> None:
-        if cause is not Cause.FOUND:  # the sync that reads the object sees it
-            self._enqueue(key)
 
     def _open(self, kind: Kind[Any]) -> Awaitable[Store]:
         if isinstance(kind, KubeKind) and kind.object_name is not None:

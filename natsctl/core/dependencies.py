@@ -6,7 +6,6 @@ A dependent is registered before it reads, so that every change after the read e
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator
 from contextlib import asynccontextmanager
-from enum import Enum
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +21,6 @@ from natsctl.errors import (
     PermissionDeniedError,
     StoppedError,
     StoreDiffersError,
-    StoreError,
     StoreMissingError,
     StoreTimeoutError,
     UsageError,
@@ -141,55 +139,23 @@ _PERMANENT = (  # errors that a retry does not change
 )
 
 
-class Cause(Enum):
-    """Why a dependent is enqueued."""
-
-    FOUND = "found"
-    """An object on which it depends from now on exists."""
-    CHANGED = "changed"
-    """An object on which it depends was created, changed or deleted."""
-    LOST = "lost"
-    """A dependency cannot be watched any more, and was removed."""
-
-
 class DependencyWatch(Generic[W]):
-    """The watch of one dependency, and its dependents; it runs in *group*.
-
-    It calls *enqueue* for each dependent of a changed object, and *on_failure* when it has failed
-    and ended.
-    """
+    """One of the *watches*: that of one dependency, with its dependents."""
 
     def __init__(
         self,
         dependency: Dependency[Any],
-        open_store: OpenStore,
+        watches: "DependencyWatches[W]",
         group: asyncio.TaskGroup,
-        *,
-        enqueue: Callable[[W, Cause], None],
-        on_failure: "Callable[[DependencyWatch[W], NatsctlError], None]",
     ) -> None:
         self.dependency = dependency
         self.dependents: dict[W, None] = {}
         self.listed = False  # whether all objects were listed, and their dependents enqueued
-        self._enqueue = enqueue
-        self._on_failure = on_failure
+        self.settled = asyncio.Event()  # it has listed, or ended
+        self.failure: NatsctlError | None = None  # what callers that wait for the listing get
+        self._watches = watches
         self._table: Table[Any] | None = None
-        self._settled = asyncio.Event()  # it has listed, or ended
-        self._failure: NatsctlError | None = None
-        self._task = group.create_task(self._run(open_store), name=f"watch of {dependency}")
-
-    def stop(self, why: NatsctlError) -> None:
-        """End the watch; callers that wait for the listing get the error *why*."""
-        self._failure = why
-        self._settled.set()
-        if self._task is not asyncio.current_task():
-            self._task.cancel()
-
-    async def settled(self) -> None:
-        """Wait until the watch has listed all objects; raises the error if it cannot."""
-        await self._settled.wait()
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        self.task = group.create_task(self._run(), name=f"watch of {dependency}")
 
     def objects(self) -> list[Stored]:
         """Return the last valid states of the objects, sorted by key.
@@ -225,34 +191,30 @@ class DependencyWatch(Generic[W]):
             return dependency.key in table
         return any(map(dependency.selects, map(table.get, table.keys())))
 
-    async def _run(self, open_store: OpenStore) -> None:
+    async def _run(self) -> None:
         try:
-            store = await open_store(self.dependency.kind)
+            store = await self._watches.open_store(self.dependency.kind)
             informer = Informer(store, self.dependency.kind, on_listed=self._on_listed)
             self._table = informer.table
             async with informer.subscribe(self._changed):
-                await informer.run(is_final=self._is_final)
+                await informer.run(
+                    is_final=lambda error: not self.listed or isinstance(error, _PERMANENT)
+                )
         except NatsctlError as error:
-            self._on_failure(self, error)
-
-    def _is_final(self, error: StoreError) -> bool:
-        return not self.listed or isinstance(error, _PERMANENT)
+            self._watches.give_up(self, error)
 
     def _on_listed(self) -> None:
         if self.listed:
             return  # a relist reports its changes
         self.listed = True
-        self._settled.set()
-        if self.has_objects():
-            self._enqueue_all(Cause.FOUND)
+        self.settled.set()
+        for dependent in tuple(self.dependents) if self.has_objects() else ():
+            self._watches.found(dependent)
 
     def _changed(self, change: Change[Any]) -> None:
         if self.listed and self.dependency.concerns(change):
-            self._enqueue_all(Cause.CHANGED)
-
-    def _enqueue_all(self, cause: Cause) -> None:
-        for dependent in tuple(self.dependents):
-            self._enqueue(dependent, cause)
+            for dependent in tuple(self.dependents):
+                self._watches.enqueue(dependent)
 
 
 class DependencyWatches(Generic[W]):
@@ -260,7 +222,8 @@ class DependencyWatches(Generic[W]):
 
     Args:
         open_store: returns the store of a part of a kind.
-        enqueue: called with a dependent and the cause; it must not block.
+        enqueue: called with a dependent of an object that changed, or can't be watched any more.
+        found: called with a dependent if an object exists on which it depends from now on.
         list_s: limit for the first listing of a watch.
 
     *Guarantees.* A dependency has one watch while it has dependents, and none otherwise. A watch
@@ -269,10 +232,14 @@ class DependencyWatches(Generic[W]):
     """
 
     def __init__(
-        self, open_store: OpenStore, enqueue: Callable[[W, Cause], None], *, list_s: float = LIST_S
+        self,
+        open_store: OpenStore,
+        enqueue: Callable[[W], None],
+        found: Callable[[W], None] = lambda _: None,
+        *,
+        list_s: float = LIST_S,
     ) -> None:
-        self._open_store = open_store
-        self._enqueue = enqueue
+        self.open_store, self.enqueue, self.found = open_store, enqueue, found
         self._list_s = list_s
         self._watches: dict[Dependency[Any], DependencyWatch[W]] = {}
         self._dependencies: dict[W, set[Dependency[Any]]] = {}
@@ -316,19 +283,13 @@ class DependencyWatches(Generic[W]):
         if watch is None:
             if self._group is None:
                 raise StoppedError("nothing is watched before the start, nor after the end")
-            watch = self._watches[dependency] = DependencyWatch(
-                dependency,
-                self._open_store,
-                self._group,
-                enqueue=self._enqueue,
-                on_failure=self._give_up,
-            )
+            watch = self._watches[dependency] = DependencyWatch(dependency, self, self._group)
         new = dependent not in watch.dependents
         if new:
             watch.dependents[dependent] = None
             self._dependencies.setdefault(dependent, set()).add(dependency)
             if watch.listed and watch.has_objects():
-                self._enqueue(dependent, Cause.FOUND)
+                self.found(dependent)
         if not watch.listed:
             try:
                 await self._listing(dependent, watch)
@@ -379,7 +340,9 @@ class DependencyWatches(Generic[W]):
     async def _listing(self, dependent: W, watch: DependencyWatch[W]) -> None:
         try:
             async with asyncio.timeout(self._list_s):
-                await watch.settled()
+                await watch.settled.wait()
+                if watch.failure is not None:
+                    raise watch.failure.with_traceback(None)
         except TimeoutError as late:
             if not watch.listed:  # it may have listed in the turn of the limit
                 raise StoreTimeoutError(
@@ -388,7 +351,7 @@ class DependencyWatches(Generic[W]):
         if dependent not in watch.dependents:
             raise WatchStoppingError(f"the watch of {watch.dependency} was stopped")
 
-    def _give_up(self, watch: DependencyWatch[W], error: NatsctlError) -> None:
+    def give_up(self, watch: DependencyWatch[W], error: NatsctlError) -> None:
         """End a failed watch: raise for callers that wait for it, or enqueue its dependents."""
         if self._watches.get(watch.dependency) is not watch:
             return
@@ -397,13 +360,16 @@ class DependencyWatches(Generic[W]):
         if dependents:
             log.warning("stopped watching a dependency", dependency=watch.dependency, error=error)
         for dependent in dependents:
-            self._enqueue(dependent, Cause.LOST)
+            self.enqueue(dependent)
 
     def _end(self, watch: DependencyWatch[W], why: NatsctlError) -> None:
         del self._watches[watch.dependency]
         for dependent in list(watch.dependents):
             self._leave(dependent, watch)
-        watch.stop(why)
+        watch.failure = why
+        watch.settled.set()
+        if watch.task is not asyncio.current_task():
+            watch.task.cancel()
 
     def _leave(self, dependent: W, watch: DependencyWatch[W]) -> None:
         del watch.dependents[dependent]

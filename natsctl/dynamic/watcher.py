@@ -11,7 +11,6 @@ import msgspec
 
 from natsctl.core.backends import Backends
 from natsctl.core.dependencies import (
-    Cause,
     Dependency,
     DependencyWatch,
     DependencyWatches,
@@ -163,6 +162,7 @@ class DynamicWatcher:
         self._watches = DependencyWatches[ObjectIdentifier](
             Backends(nats=nats, kube=kube).open,
             self._enqueue,
+            self._found,
             list_s=self._options.list_timeout_s,
         )
         self._batches: dict[ObjectIdentifier, set[Dependency[Any]]] = {}  # what each has read
@@ -358,12 +358,13 @@ class DynamicWatcher:
 
     # ---- syncs
 
-    def _enqueue(self, watcher: ObjectIdentifier, cause: Cause) -> None:
-        initial = cause is Cause.FOUND
-        if self.host is None or (initial and self._options.disable_initial_reconcile):
-            return
-        priority = Priority.RESYNC if initial else Priority.SECONDARY
-        self._queue.offer(watcher, priority=priority)
+    def _enqueue(self, watcher: ObjectIdentifier, priority: Priority = Priority.SECONDARY) -> None:
+        if self.host is not None:
+            self._queue.offer(watcher, priority=priority)
+
+    def _found(self, watcher: ObjectIdentifier) -> None:
+        if not self._options.disable_initial_reconcile:
+            self._enqueue(watcher, Priority.RESYNC)
 
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(DYNAMIC, log_context):
