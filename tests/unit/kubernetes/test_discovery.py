@@ -55,41 +55,6 @@ async def test_a_missing_kind_is_looked_up_each_time() -> None:
     assert (await discovery.find("v1", "Rollout")).plural == "rollouts"
 
 
-async def test_concurrent_lookups_share_one_request() -> None:
-    server = Server(v1=["Pod", "Secret"], v2=["Pod"])
-    discovery = Discovery(server)  # type: ignore[arg-type]
-    kinds = ["Pod", "Secret", "Rollout"] * 10
-    results = await asyncio.gather(
-        *(discovery.find("v1", kind) for kind in kinds),
-        discovery.find("v2", "Pod"),
-        return_exceptions=True,
-    )
-    assert server.lookups == 2
-    assert sum(isinstance(result, StoreMissingError) for result in results) == 10
-    assert asyncio.get_running_loop().time() == 1.0
-
-
-async def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
-    server = Server(v1=["Pod"])
-    discovery = Discovery(server)  # type: ignore[arg-type]
-    first = asyncio.create_task(discovery.find("v1", "Pod"))
-    second = asyncio.create_task(discovery.find("v1", "Pod"))
-    await asyncio.sleep(0.5)
-    first.cancel()
-    assert (await second).kind == "Pod"
-    assert first.cancelled()
-
-
-async def test_a_failure_is_raised_and_not_cached() -> None:
-    server = Server(v1=["Pod"])
-    server.failure = StoreError("busy")
-    discovery = Discovery(server)  # type: ignore[arg-type]
-    with pytest.raises(StoreError, match="busy"):
-        await discovery.find("v1", "Pod")
-    server.failure = None
-    assert (await discovery.find("v1", "Pod")).namespaced
-
-
 async def test_an_invalid_response_is_an_error() -> None:
     class InvalidServer(Server):
         async def call(self, method: str, path: str) -> Reply:

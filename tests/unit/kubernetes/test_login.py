@@ -71,16 +71,6 @@ def test_an_option_overrides_the_environment_which_overrides_the_default_file(
     assert target_of(kubeconfig="~/b").cluster.server == "https://named.test"
 
 
-def test_the_first_of_several_files_wins(home: Path) -> None:
-    first_config = config("one", current="one")
-    second_config = config("two", current="two")
-    second_config["users"] += config("one", token="not this one")["users"]  # type: ignore[operator]
-    files = [write_file(home / "1", first_config), write_file(home / "2", second_config)]
-    joined_paths = os.pathsep.join(files)
-    assert target_of(kubeconfig=joined_paths).user.token == "token-of-one"
-    assert target_of(kubeconfig=joined_paths, context="two").user.token == "token-of-two"
-
-
 def test_at_least_one_file_of_the_environment_must_exist(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,11 +102,6 @@ def test_paths_are_relative_to_the_file(home: Path) -> None:
     assert target.user.exec.command == str(home / "sub/plugin")  # type: ignore[union-attr]
 
 
-def test_a_plugin_without_a_slash_is_searched_on_the_path(home: Path) -> None:
-    content = config("one", current="one", exec={"apiVersion": "v1", "command": "plugin"})
-    assert target_of(kubeconfig=write_file(home / "a", content)).user.exec.command == "plugin"  # type: ignore[union-attr]
-
-
 def test_options_override_the_file(home: Path) -> None:
     file = write_file(home / "a", config("one", current="one"))
     target = target_of(
@@ -125,11 +110,6 @@ def test_options_override_the_file(home: Path) -> None:
     assert target.cluster.server == "https://other.test"
     assert target.cluster.certificate_authority == "/ca.crt"
     assert target.user.token == "other"
-
-
-def test_a_server_and_a_token_need_no_file(home: Path) -> None:
-    write_file(home / ".kube/config", "{")
-    assert target_of(server="https://one.test", token="t").user.token == "t"
 
 
 @pytest.mark.parametrize(
@@ -166,11 +146,6 @@ def test_the_error_of_an_invalid_kubeconfig_has_no_secrets(
         find_target(KubeOptions(kubeconfig=file))
     assert file in str(raised.value)
     assert "s3cret" not in str(raised.value)
-
-
-def test_a_missing_named_file_is_an_error(home: Path) -> None:
-    with pytest.raises(UsageError, match="none cannot be read: No such file"):
-        find_target(KubeOptions(kubeconfig=str(home / "none")))
 
 
 def test_the_repr_of_a_target_has_no_secrets(home: Path) -> None:
@@ -258,14 +233,6 @@ async def test_a_failed_renewal_keeps_the_old_credentials_until_the_retry(
     source.failing = False
     await asyncio.sleep(10)
     assert (await login.current()).secret == "s3cret2"
-
-
-async def test_a_rejection_without_new_credentials_is_an_error() -> None:
-    source = Source()
-    source.failing = True
-    login = Login(FIRST, source.load, retry_s=10)
-    with pytest.raises(ConnectError):
-        await login.renew(FIRST)
 
 
 def test_the_repr_of_an_access_has_no_secret() -> None:

@@ -9,19 +9,15 @@ import pytest
 
 from natsctl import KubeKind, kube
 from natsctl.errors import (
-    InvalidObjectError,
-    PermissionDeniedError,
     StoreError,
-    StoreMissingError,
     WatchBrokenError,
 )
 from natsctl.kubernetes.api_errors import ExpiredError
 from natsctl.kubernetes.codec import (
-    REMEMBERED_BYTES,
     REMEMBERED_MAX,
     ObjectDecoder,
 )
-from natsctl.kubernetes.watch import TIMEOUT_S, TRIES, Incarnation, KubeWatch
+from natsctl.kubernetes.watch import TRIES, Incarnation, KubeWatch
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
 from tests.support.stores.scripted_transport import (
     NEW,
@@ -90,11 +86,6 @@ def wire() -> ScriptedWire:
 
 
 class TestListing:
-    async def test_a_list_without_items_is_empty(self, wire: ScriptedWire) -> None:
-        wire.replies += [{"metadata": {"resourceVersion": "9"}, "items": None}]
-        async with watch_of(wire)() as events:
-            assert await take(events, 2) == [LISTING, "listed 9"]
-
     @pytest.mark.parametrize(
         "invalid_list",
         [
@@ -145,19 +136,6 @@ class TestFollowing:
             await take(events, 4)
         assert [look.query for look in wire.looks] == [query]
 
-    async def test_a_broken_request_is_resumed_at_the_last_revision(
-        self, wire: ScriptedWire
-    ) -> None:
-        wire.streams += [
-            [line("ADDED", thing("b", 10)), BROKEN],
-            [BROKEN],
-            [line("ADDED", thing("c", 11)), wire.SILENCE],
-        ]
-        async with watch_of(wire)() as events:
-            await take(events, 3)
-            assert await take(events, 2) == ["team-a/b@10", "team-a/c@11"]
-        assert len(wire.calls) == 1
-
     @pytest.mark.parametrize("end", [[], [BROKEN], [StoreError("503")], [b"{"]])
     async def test_the_watch_breaks_after_a_few_failed_requests(
         self, wire: ScriptedWire, end: list[object]
@@ -169,23 +147,6 @@ class TestFollowing:
         assert not wire.streams
         assert 0.1 < clock() < 1
 
-    async def test_a_long_request_resets_the_count_of_failed_requests(
-        self, wire: ScriptedWire
-    ) -> None:
-        wire.streams += [[BROKEN]] * TRIES
-        wire.streams += [[line("ADDED", thing("b", 10)), BROKEN]]
-        wire.streams += [[BROKEN]] * (TRIES - 1)
-        wire.streams += [[wire.SILENCE]]
-        async with watch_of(wire)() as events:
-            assert (await take(events, 4))[-1] == "team-a/b@10"
-            await asyncio.sleep(60)  # a slow reader of events
-            follow = asyncio.create_task(take(events, 1))
-            await asyncio.sleep(60)
-            assert not wire.streams
-            assert not follow.done()
-            follow.cancel()
-            await asyncio.wait({follow})
-
     @pytest.mark.parametrize("line", [refusal(410, "Expired"), refusal(500, "InternalError")])
     async def test_an_error_event_breaks_the_watch_immediately(
         self, wire: ScriptedWire, line: object
@@ -196,33 +157,6 @@ class TestFollowing:
         assert isinstance(error, WatchBrokenError)
         assert "cannot continue the watch: " in str(error)
         assert len(wire.watches) == 1
-
-    @pytest.mark.parametrize(
-        "error",
-        [ExpiredError("too old"), PermissionDeniedError("no"), StoreMissingError("no kind")],
-    )
-    async def test_a_rejected_request_breaks_the_watch_immediately(
-        self, wire: ScriptedWire, error: StoreError
-    ) -> None:
-        wire.streams += [[error]]
-        assert (await take_until_broken(watch_of(wire)))[1] is error
-
-    async def test_requests_have_random_timeouts_and_later_client_deadlines(
-        self, wire: ScriptedWire
-    ) -> None:
-        wire.streams += [[line("ADDED", thing("b", 10 + n))] for n in range(TRIES)]
-        wire.streams += [[wire.SILENCE]]
-        async with watch_of(wire)() as events:
-            await take(events, 3 + TRIES)
-            follow = asyncio.create_task(take(events, 1))
-            await asyncio.sleep(60)
-            follow.cancel()
-            await asyncio.wait({follow})
-        timeouts_s = [int(request.query["timeoutSeconds"]) for request in wire.watches]
-        assert len(timeouts_s) == TRIES + 1
-        for timeout_s, silence_s in zip(timeouts_s, wire.silences, strict=True):
-            assert TIMEOUT_S / 2 <= timeout_s <= TIMEOUT_S
-            assert timeout_s < silence_s < TIMEOUT_S + 10
 
 
 class TestRestoredServer:
@@ -240,36 +174,11 @@ class TestRestoredServer:
             relisted = await take(events, 3)
         assert relisted == [f"{LISTING}#1", "team-a/a@3", "listed 7"]
 
-    async def test_a_server_at_the_seen_revision_keeps_its_incarnation(
-        self, wire: ScriptedWire
-    ) -> None:
-        identity = Incarnation(SERVER)
-        wire.replies += [page(9), page(9)]
-        for _ in range(2):
-            async with watch_of(wire, incarnation=identity)() as events:
-                assert await take(events, 2) == [LISTING, "listed 9"]
-
-    async def test_watches_of_a_kind_share_the_seen_revision(self, wire: ScriptedWire) -> None:
-        identity = Incarnation(SERVER)
-        wire.replies += [page(9), page(8)]
-        for expected in (LISTING, f"{LISTING}#1"):
-            async with watch_of(wire, incarnation=identity)() as events:
-                assert await take(events, 1) == [expected]
-
 
 class TestStreamingList:
     @pytest.fixture
     def wire(self) -> ScriptedWire:
         return ScriptedWire(minor=NEW)
-
-    async def test_a_watch_that_breaks_after_the_list_is_resumed(self, wire: ScriptedWire) -> None:
-        wire.streams += [
-            [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True), BROKEN],
-            [line("ADDED", thing("b", 10)), wire.SILENCE],
-        ]
-        async with watch_of(wire)() as events:
-            assert await take(events, 4) == [LISTING, "team-a/a@3", "listed 9", "team-a/b@10"]
-        assert len(wire.looks) == 1
 
     @pytest.mark.parametrize(
         "failure",
@@ -302,48 +211,6 @@ class TestStreamingList:
         async with watch() as events:  # the next list is a streaming one again
             assert await take(events, 3) == [LISTING, "team-a/a@3", "listed 12"]
         assert len(wire.calls) == 1
-
-    @pytest.mark.parametrize(
-        "error", [PermissionDeniedError("may not watch"), StoreMissingError("no kind")]
-    )
-    async def test_a_denied_streaming_list_is_not_repeated_in_pages(
-        self, wire: ScriptedWire, error: StoreError
-    ) -> None:
-        wire.streams += [[error]]
-        assert await take_until_broken(watch_of(wire)) == ([LISTING], error)
-        assert wire.calls == []
-
-    async def test_a_server_that_rejects_a_streaming_list_is_listed_in_pages(
-        self, wire: ScriptedWire
-    ) -> None:
-        wire.streams += [[InvalidObjectError("sendInitialEvents is forbidden")]]
-        wire.replies += [page(9, thing("a", 3)), page(9)]
-        watch = watch_of(wire)
-        async with watch() as events:
-            assert await take(events, 4) == [LISTING, LISTING, "team-a/a@3", "listed 9"]
-        async with watch() as events:
-            assert await take(events, 2) == [LISTING, "listed 9"]
-        assert len(wire.watches) == 1
-
-    async def test_a_restored_server_is_relisted_as_a_new_incarnation(
-        self, wire: ScriptedWire
-    ) -> None:
-        identity = Incarnation(SERVER)
-        identity.saw(20)
-        restored = [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True)]
-        wire.streams += [restored, [*restored, wire.SILENCE]]  # type: ignore[list-item]
-        seen_events, _ = await take_until_broken(watch_of(wire, incarnation=identity))
-        assert seen_events == [LISTING, "team-a/a@3"]
-        async with watch_of(wire, incarnation=identity)() as events:
-            assert await take(events, 3) == [f"{LISTING}#1", "team-a/a@3", "listed 9"]
-
-    @pytest.mark.parametrize("minor", ["31", "", "x", "4"])
-    async def test_an_older_server_is_not_sent_a_streaming_list(self, minor: str) -> None:
-        wire = ScriptedWire(minor=minor)
-        wire.replies += [page(9)]
-        async with watch_of(wire)() as events:
-            assert await take(events, 2) == [LISTING, "listed 9"]
-        assert wire.watches == []
 
 
 # ---- the decoding of objects in a cluster: our type first, no `managedFields`, all other bytes
@@ -384,31 +251,6 @@ def test_each_form_of_an_object_is_decoded_to_the_same_object(document: bytes, f
     assert stored.value.startswith(b'{"apiVersion":"v1","kind":"ConfigMap",')
 
 
-def test_a_copy_of_the_managed_fields_elsewhere_in_the_object_is_kept() -> None:
-    template = {"metadata": {"name": "x", "managedFields": MANAGED}}
-    metadata = {**METADATA, "managedFields": MANAGED}
-    document = encode({**TYPE, "metadata": metadata, "spec": {"template": template}})
-    stored = ObjectDecoder(KIND).stored(document)
-    assert msgspec.json.decode(stored.value) == {
-        **TYPE,
-        "metadata": METADATA,
-        "spec": {"template": template},
-    }
-
-
-def test_a_kind_with_managed_fields_keeps_them() -> None:
-    metadata = {**METADATA, "managedFields": MANAGED}
-    document = encode({**TYPE, "metadata": metadata})
-    stored = ObjectDecoder(kube("v1", "ConfigMap", managed_fields=True)).stored(document)
-    assert msgspec.json.decode(stored.value) == {**TYPE, "metadata": metadata}
-
-
-def test_a_kind_of_which_only_metadata_is_watched_keeps_no_other_field() -> None:
-    document = encode({**TYPE, "metadata": {**METADATA, "managedFields": MANAGED}, "data": DATA})
-    stored = ObjectDecoder(kube("v1", "ConfigMap", metadata_only=True)).stored(document)
-    assert msgspec.json.decode(stored.value) == {**TYPE, "metadata": METADATA}
-
-
 @pytest.mark.parametrize(
     "document",
     [
@@ -426,37 +268,9 @@ def test_an_invalid_object_is_an_error_of_the_store(document: bytes) -> None:
         ObjectDecoder(KIND).stored(document)
 
 
-def test_the_metadata_of_each_value_is_its_own() -> None:
-    first_value, second_value = (
-        encode({"metadata": {**METADATA, "uid": uid}}) for uid in ("1", "2")
-    )
-    uids = [
-        KIND.metadata(value).uid
-        for value in (first_value, first_value, second_value, second_value, first_value)
-    ]
-    assert uids == ["1", "1", "2", "2", "1"]
-    with pytest.raises(InvalidObjectError, match="invalid metadata"):
-        kube("v1", "ConfigMap").metadata(b"")
-
-
 def served(revision: int, text: str = "") -> bytes:
     metadata = {**METADATA, "resourceVersion": str(revision)}
     return encode({**TYPE, "metadata": metadata, "data": {"text": text}})
-
-
-def test_the_response_and_the_event_of_a_write_are_decoded_once() -> None:
-    decoder = ObjectDecoder(KIND)
-    first = decoder.sent(served(17) + b"\n")
-    assert decoder.sent(served(18)).revision == 18
-    assert decoder.sent(served(17)) is first
-
-
-def test_an_object_that_is_sent_once_more_is_decoded_again() -> None:
-    decoder = ObjectDecoder(KIND)
-    first, second, third = (decoder.sent(served(17)) for _ in range(3))
-    assert second is first
-    assert third == first
-    assert third is not first
 
 
 def test_only_the_newest_objects_are_remembered() -> None:
@@ -465,8 +279,3 @@ def test_only_the_newest_objects_are_remembered() -> None:
     assert decoder.sent(served(REMEMBERED_MAX)) is first[-1]
     assert decoder.sent(served(1)) is first[1]
     assert decoder.sent(served(0)) is not first[0]
-
-
-def test_a_large_object_is_not_remembered() -> None:
-    decoder, large = ObjectDecoder(KIND), served(17, "x" * REMEMBERED_BYTES)
-    assert decoder.sent(large) is not decoder.sent(large)

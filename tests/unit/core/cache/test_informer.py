@@ -56,33 +56,6 @@ class TestFailures:
 
 
 class TestSubscribing:
-    async def test_a_subscriber_that_another_one_removes_is_not_notified_any_more(
-        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
-    ) -> None:
-        removed = Subscriber()
-
-        def remove(_: Change[Thing]) -> None:
-            if not subscriber.changes:
-                informer.remove(removed)
-
-        async with informed(informer):
-            for on_change in (remove, removed, subscriber):
-                await informer.add(on_change)
-            await store.create("a", value())
-            await caught_up(informer, store)
-        assert removed.changes == []
-        assert subscriber.actions == [("a", "added")]
-
-    async def test_a_former_subscriber_is_not_notified(
-        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
-    ) -> None:
-        async with informed(informer):
-            async with informer.subscribe(subscriber):
-                pass
-            await store.create("a", value())
-            await asyncio.sleep(0.01)
-        assert subscriber.changes == []
-
     async def test_a_failed_subscriber_is_logged_and_does_not_affect_others(
         self,
         store: MemoryStore,
