@@ -20,7 +20,6 @@ from natsctl.errors import (
 )
 from natsctl.model.store import Applied, Deleted
 from tests.support.clients.nats import Nats
-from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsCluster, NatsServer
 from tests.support.stores.backends import listing, put, take
@@ -65,14 +64,6 @@ async def expire_after(nats: Nats, bucket: str, seconds: int) -> None:
 
 
 class TestCreating:
-    async def test_a_bucket_is_created_with_its_defaults(self, nats: Nats) -> None:
-        await nats.open(natsctl.kv(bytes, bucket="b"))
-        created = await config(nats, "b")
-        assert created["subjects"] == ["$KV.b.>"]
-        assert created["max_msgs_per_subject"] == 5
-        assert (created["max_age"], created["max_msg_size"]) == (0, -1)
-        assert (created["storage"], created["num_replicas"]) == ("file", 1)
-
     async def test_a_bucket_has_the_stream_options_that_other_clients_expect(
         self, nats: Nats
     ) -> None:
@@ -94,11 +85,6 @@ class TestCreating:
         assert created["storage"] == "memory"
         assert created["max_msg_size"] == 2000
         assert created["duplicate_window"] <= created["max_age"]
-
-    async def test_a_bucket_has_the_declared_replicas(self, nats_cluster: NatsCluster) -> None:
-        async with natsctl.connect(nats_cluster.url) as nats:
-            await nats.open(natsctl.kv(bytes, bucket="b", replicas=3))
-            assert (await config(nats, "b"))["num_replicas"] == 3
 
     async def test_more_replicas_than_servers_are_refused(self, nats: Nats) -> None:
         with pytest.raises(StoreError, match="replicas"):
@@ -205,23 +191,6 @@ class TestExpiring:
         with pytest.raises(NotFoundError) as raised:
             await store.get("a")
         assert raised.value.deleted_at == deleted.revision
-
-    async def test_an_object_that_expired_before_the_watch_is_listed_as_deleted(
-        self, nats: Nats
-    ) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=SHORT_S, storage="memory"))
-        await put(store, "a")
-
-        async def deletion_revision() -> int:
-            try:
-                await store.get("a")
-            except NotFoundError as error:
-                return error.deleted_at or 0
-            return 0
-
-        deleted_at: int = await eventually(deletion_revision)
-        async with store.watch() as events:
-            assert (await listing(events))[1:-1] == [Deleted("a", deleted_at)]
 
     @pytest.mark.parametrize(("declared", "history"), [(None, 1), (1, 1), (5, 5)])
     async def test_a_bucket_with_a_ttl_leaves_the_shorter_ttls_of_other_clients(

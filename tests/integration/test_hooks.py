@@ -134,15 +134,6 @@ async def test_children_are_made_changed_and_deleted_as_the_service_decides(site
     await eventually(lambda: site.has("pages"))
 
 
-async def test_a_child_that_somebody_deletes_comes_back(site: Site) -> None:
-    await site.put("shops", "a", {"copies": 1})
-    await eventually(lambda: site.has("pages", "a.0"))
-    asked = len(site.requests)
-    await site.delete("pages", "a.0")
-    await eventually(lambda: len(site.requests) > asked)
-    await eventually(lambda: site.has("pages", "a.0"))
-
-
 async def test_a_slot_that_the_answer_does_not_name_stays_as_it_is(site: Site) -> None:
     site.answer = lambda request: {
         "children": {slot: {request["key"]: {"spec": {}}} for slot in ("pages", "signs")}
@@ -183,13 +174,6 @@ async def test_an_object_that_the_hook_reads_syncs_the_key_when_it_changes(site:
     assert len(site.requests) == asked + 1  # it's asked at once with what it read before
 
 
-async def test_a_hook_asks_for_another_sync(site: Site) -> None:
-    site.answer = lambda _: {"requeueAfter": 0.01}
-    await site.put("shops", "a", {})
-    await eventually(lambda: len(site.requests) > 3)
-    assert {request["reason"] for request in site.requests} == {"put", "requeue"}
-
-
 WRONG: list[tuple[Any, str]] = [
     ({"error": "no such profile"}, "hook shops.sync: no such profile"),
     (b"{", "not a valid answer: Expecting property name"),
@@ -221,17 +205,6 @@ async def test_a_wrong_answer_fails_its_key_alone_and_is_retried(
     await eventually(lambda: site.has("pages", "good.0", "taken"))
     site.answer = pages
     await eventually(lambda: site.has("pages", "bad.0", "good.0", "taken"))
-
-
-async def test_a_permanent_error_waits_for_a_change(site: Site) -> None:
-    site.answer = lambda _: {"error": "no such region", "permanent": True}
-    await site.put("shops", "a", {"copies": 1})
-    await eventually(lambda: site.failure("a"))
-    await eventually(lambda: site.runtime.idle)
-    assert len(site.requests) == 1
-    site.answer = pages
-    await site.put("shops", "a", {"copies": 1, "text": "now"})
-    await eventually(lambda: site.has("pages", "a.0"))
 
 
 async def test_the_error_of_a_micro_service_fails_the_key(nats_server: NatsServer) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,13 +18,12 @@ from natsctl.errors import (
     PermissionDeniedError,
     StoreError,
     UsageError,
-    WatchBrokenError,
 )
 from natsctl.kubernetes.cluster import connecting
 from natsctl.kubernetes.transport import Transport
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
-from tests.support.servers.kube_http import answering, in_turn, proxying
+from tests.support.servers.kube_http import proxying
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 REVIEW = json.dumps(
@@ -105,11 +104,6 @@ async def is_allowed_everything(transport: Transport) -> bool:
 async def is_admin(options: KubeOptions) -> bool:
     async with connecting(options) as transport:
         return await is_allowed_everything(transport)
-
-
-async def read_on(stream: AsyncIterator[bytes]) -> None:
-    async for _ in stream:
-        pass
 
 
 async def test_a_token_authenticates(kubeconfigs: Kubeconfigs) -> None:
@@ -203,16 +197,6 @@ async def test_a_changed_token_file_is_read_after_a_refusal(kubeconfigs: Kubecon
         assert await is_allowed_everything(
             transport
         )  # a refusal makes the transport read the file again
-
-
-async def test_a_watch_renews_its_credentials(kubeconfigs: Kubeconfigs) -> None:
-    file = kubeconfigs.folder / "token"
-    file.write_text("expired")
-    async with connecting(kubeconfigs.write({"tokenFile": "token"})) as transport:
-        file.write_text(kubeconfigs.server.admin_token)
-        path = "/api/v1/namespaces"
-        async with transport.stream(path, query={"watch": "true"}, silence_s=60) as stream:
-            assert b"ADDED" in await anext(stream)
 
 
 async def test_credential_files_are_read_again_at_an_interval(kubeconfigs: Kubeconfigs) -> None:
@@ -320,22 +304,6 @@ async def test_an_unknown_ca_is_refused_unless_tls_is_insecure(
     )
 
 
-async def test_a_changed_current_context_does_not_redirect_the_connection(
-    kubeconfigs: Kubeconfigs,
-) -> None:
-    """Credentials are read again from the context of the first connection."""
-    options = kubeconfigs.write({"token": "expired"}, "config")
-    async with answering(in_turn()) as elsewhere, connecting(options) as transport:
-        content = yaml.safe_load(kubeconfigs.file.read_text())
-        content["current-context"] = "other"
-        content["users"][0]["user"]["token"] = kubeconfigs.server.admin_token
-        content["contexts"].append({"name": "other", "context": {"cluster": "other"}})
-        content["clusters"].append({"name": "other", "cluster": {"server": elsewhere.url}})
-        kubeconfigs.file.write_text(yaml.safe_dump(content))
-        assert await is_allowed_everything(transport)
-    assert elsewhere.requests == []
-
-
 async def test_impersonation_sends_the_extra_fields_of_the_user(
     kubeconfigs: Kubeconfigs,
 ) -> None:
@@ -349,14 +317,6 @@ async def test_impersonation_sends_the_extra_fields_of_the_user(
     impersonated = json.loads(line)["impersonatedUser"]
     assert impersonated["username"] == "guest"
     assert impersonated["extra"] == {"scopes": ["view", "edit"], "acme.com/team": ["a b"]}
-
-
-async def test_a_server_and_a_token_suffice_without_a_kubeconfig(kube_server: KubeServer) -> None:
-    assert await is_admin(
-        KubeOptions(
-            server=kube_server.url, token=kube_server.admin_token, tls_ca=str(kube_server.ca)
-        )
-    )
 
 
 class Pod:
@@ -406,19 +366,3 @@ async def test_the_proxy_of_the_kubeconfig_is_used(kubeconfigs: Kubeconfigs) -> 
     with pytest.raises(StoreError, match="the proxy: connection refused") as raised:
         await is_admin(KubeOptions(kubeconfig=path, attempts_max=1))
     assert "s3cret" not in str(raised.value)
-
-
-async def test_a_watch_uses_the_proxy_and_breaks_with_it(
-    kubeconfigs: Kubeconfigs,
-) -> None:
-    user = {"token": kubeconfigs.server.admin_token}
-    async with (
-        proxying() as proxy,
-        connecting(kubeconfigs.write(user, **{"proxy-url": proxy.url})) as transport,
-        transport.stream("/api/v1/namespaces", query={"watch": "true"}, silence_s=60) as stream,
-    ):
-        assert b"ADDED" in await anext(stream)
-        proxy.cut()
-        with pytest.raises(WatchBrokenError):
-            await read_on(stream)
-    assert len(proxy.asked) == 1

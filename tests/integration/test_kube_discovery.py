@@ -27,24 +27,6 @@ async def discovery(kube_server: KubeServer) -> AsyncIterator[Discovery]:
         yield Discovery(transport)
 
 
-async def test_find_returns_the_resource_with_its_verbs(discovery: Discovery) -> None:
-    assert await discovery.find("v1", "ConfigMap") == ApiResource(
-        api_version="v1",
-        kind="ConfigMap",
-        plural="configmaps",
-        namespaced=True,
-        verbs=frozenset(
-            ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-        ),
-        has_status=False,
-    )
-    namespaces = await discovery.find("v1", "Namespace")
-    assert (namespaces.plural, namespaces.namespaced) == ("namespaces", False)
-    assert namespaces.has_status
-    deployments = await discovery.find("apps/v1", "Deployment")
-    assert (deployments.plural, deployments.has_status) == ("deployments", True)
-
-
 @pytest.mark.parametrize(
     ("api_version", "kind", "message"),
     [
@@ -105,28 +87,6 @@ async def redefine(kube_cluster: Kube, group: str, *, scope: str) -> None:
 
     await eventually(is_deleted)
     await define(kube_cluster.transport, group, "Widget", plural="gadgets", scope=scope)
-
-
-async def test_a_write_finds_a_kind_recreated_with_another_plural(
-    kube_server: KubeServer, kube_namespace: str
-) -> None:
-    group = "redefined-write.test"
-    widgets: KubeKind[dict[str, Any]] = kube(f"{group}/v1", "Widget")
-    async with cluster(kube_server) as kube_cluster:
-        await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
-        store = await kube_cluster.open(widgets)
-        await store.create(f"{kube_namespace}/a", b'{"spec": {}}')
-        await redefine(kube_cluster, group, scope="Namespaced")
-
-        async def created() -> bool:
-            try:
-                await store.create(f"{kube_namespace}/b", b'{"spec": {}}')
-            except StoreError:
-                return False
-            return True
-
-        await eventually(created)
-        assert (await store.get(f"{kube_namespace}/b")).key == f"{kube_namespace}/b"
 
 
 async def test_a_watch_finds_a_kind_recreated_with_another_plural_and_scope(

@@ -9,7 +9,7 @@ import pytest
 
 from natsctl import KubeOptions, Manifest, connect_kube, kube
 from natsctl.core.informer import Informer
-from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingError
+from natsctl.errors import NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.store import KubeStore
 from natsctl.kubernetes.watch import Incarnation
@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.tcp_proxy import CutProxy
 from tests.support.stores.backends import listing, take
-from tests.support.stores.custom_resources import WatchedWire, cluster, define, watches
+from tests.support.stores.custom_resources import WatchedWire, cluster
 from tests.support.stores.sample_objects import informed
 
 CONFIGS = kube("v1", "ConfigMap")
@@ -85,30 +85,6 @@ class TestListing:
         assert len(middle) == 1200
         assert shown(middle) == expected
         assert wire.pages == (0 if kube_server.lists_within_watches() else 3)
-
-    async def test_a_kind_with_a_namespace_lists_only_this_namespace(
-        self, stores: Kube, kube_server: KubeServer, kube_namespace: str
-    ) -> None:
-        other_namespace = kube_server.new_namespace()
-        store = await stores.open(CONFIGS)
-        mine, foreign = f"{kube_namespace}/a", f"{other_namespace}/a"
-        await put_all(store, (mine, foreign))
-        part = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
-        assert list(await listed_objects(part)) == [mine]
-        assert {mine, foreign} <= set(await listed_objects(store))
-
-    async def test_a_kind_with_a_name_watches_only_this_object(
-        self, stores: Kube, kube_namespace: str
-    ) -> None:
-        store = await stores.open(CONFIGS)
-        watched_key, other_key = f"{kube_namespace}/one", f"{kube_namespace}/other"
-        await put_all(store, (watched_key, other_key))
-        part = await stores.open(CONFIGS.only(watched_key))
-        async with part.watch() as events:
-            assert list(shown(await listing(events))) == [watched_key]
-            await put(store, other_key, "2")
-            changed = await put(store, watched_key, "2")
-            assert await take(events, 1) == [Applied(changed)]
 
     async def test_a_metadata_only_kind_lists_only_metadata(
         self, stores: Kube, kube_namespace: str
@@ -199,23 +175,6 @@ class TestEnding:
         live = [event.stored for event in received if isinstance(event, Applied)]
         assert live == written[-len(live) :]
         assert wire.listings == 1
-
-    async def test_no_watch_is_left_at_the_server(self, stores: Kube, kube_namespace: str) -> None:
-        kind = kube("v1", "PodTemplate", namespace=kube_namespace)  # no other test watches it
-        before = await watches(stores.transport, "podtemplates")
-        store = await stores.open(kind)
-        informers = [Informer(store, kind) for _ in range(3)]
-        async with informed(informers[0]), informed(informers[1]), informed(informers[2]):
-
-            async def three_more() -> bool:
-                return await watches(stores.transport, "podtemplates") == before + 3
-
-            await eventually(three_more)
-
-        async def has_none_of_ours() -> bool:
-            return await watches(stores.transport, "podtemplates") == before
-
-        await eventually(has_none_of_ours)
 
 
 @asynccontextmanager
@@ -367,25 +326,3 @@ class TestHealing:
             assert cached(informer) == {stored.key: stored}
             task.cancel()
             await asyncio.wait({task})
-
-    async def test_an_informer_lists_when_its_kind_is_defined(self, stores: Kube) -> None:
-        kind = kube("later.test/v1", "Later")
-        informer = Informer(await stores.open(kind), kind)
-        task = asyncio.create_task(informer.run())
-
-        def missing() -> bool:
-            return isinstance(informer.failure, StoreMissingError)
-
-        await eventually(missing)
-        await define(stores.transport, "later.test", "Later")
-        await asyncio.wait_for(informer.table.synced.wait(), 60)
-        store = await stores.open(kind)
-        created = await store.create("shop", b'{"spec": {}}')
-
-        def has_created() -> bool:
-            return cached(informer) == {"shop": created}
-
-        await eventually(has_created)
-        await store.delete("shop")
-        task.cancel()
-        await asyncio.wait({task})

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import NoRespondersError
 from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
 
 from natsctl.daemon.client import Daemons
@@ -132,14 +131,6 @@ async def test_the_service_answers_the_nats_micro_protocol(
     assert info.endpoints[0].metadata == {"a": "b"}
 
 
-async def test_requests_for_another_service_have_no_responder(
-    service: None, raw_client: Client
-) -> None:
-    for subject in ("$SRV.PING.others", "$SRV.PING.shops.two"):
-        with pytest.raises(NoRespondersError):
-            await raw_client.request(subject)
-
-
 async def statistics(client: Client) -> dict[str, Any]:
     return dict(json.loads((await client.request("$SRV.STATS.shops")).data))
 
@@ -196,26 +187,6 @@ async def test_a_request_reaches_every_instance_or_one_of_a_queue_group(
         assert len(results) == 2
         results = await ask_all(connection, "shops.conflict", timeout_s=30)
         assert [type(answer.error) for answer in results] == [ConflictError]
-
-
-async def test_a_withdrawn_endpoint_has_no_responder(connection: Connection) -> None:
-    async with serving(connection, IDENTITY) as service:
-        service.offer(ENDPOINTS)
-        await eventually(lambda: responds(connection, "shops.echo"))
-        service.offer(ENDPOINTS[1:])
-
-        async def has_no_responder() -> bool:
-            try:
-                await ask(connection, "shops.echo", timeout_s=2)
-            except StoreError as error:
-                return isinstance(error.__cause__, NoRespondersError)
-            return False
-
-        await eventually(has_no_responder)
-        assert [info.id for info in await services(connection, "shops", timeout_s=30)] == ["one"]
-    assert await services(connection, "shops", timeout_s=30) == []
-    with pytest.raises(StoreError, match="no answer to"):
-        await ask_all(connection, "shops.conflict", timeout_s=30)
 
 
 async def test_requests_above_the_concurrency_limit_are_refused(

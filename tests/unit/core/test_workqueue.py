@@ -16,7 +16,6 @@ from natsctl.core.workqueue import (
     FEW,
     STALE_MAX,
     Failed,
-    Outcome,
     Priority,
     Synced,
     WorkQueue,
@@ -29,7 +28,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.testing import VirtualTimeLoop
-from tests.support.places import Claimed, Ready, Waiting, place, places, take, take_nowait
+from tests.support.places import Ready, Waiting, place, places, take, take_nowait
 
 Ts = TypeVarTuple("Ts")
 
@@ -52,15 +51,6 @@ def queue() -> WorkQueue[str]:
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def take_all(queue: WorkQueue[str]) -> str:
-    """Take every ready key and return the keys in their order."""
-    taken = ""
-    while (key := take_nowait(queue)) is not None:
-        taken += key
-        queue.give_back(key)
-    return taken
 
 
 class WeakKey:
@@ -97,34 +87,8 @@ class TestPlaces:
         gc.collect()
         assert reference() is None
 
-    async def test_a_key_dropped_at_shutdown_leaves_no_memory(self) -> None:
-        queue: WorkQueue[WeakKey] = WorkQueue()
-
-        def drop_key() -> weakref.ref[WeakKey]:
-            key = WeakKey()
-            queue.offer(key, after=5)
-            queue.offer(key)
-            queue.shut_down()
-            return weakref.ref(key)
-
-        reference = drop_key()
-        gc.collect()
-        assert reference() is None
-
 
 class TestDelays:
-    async def test_keys_with_the_same_time_become_ready_in_the_order_added(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        for key in "cab":
-            queue.offer(key, after=1)
-        await asyncio.sleep(2)
-        assert take_all(queue) == "cab"
-
-    async def test_a_negative_delay_is_no_delay(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a", after=-1)
-        assert queue.ready == 1
-
     async def test_an_infinite_delay_does_not_block_other_keys(self, queue: WorkQueue[str]) -> None:
         queue.offer("never", after=math.inf)
         queue.offer("b", after=1e7)
@@ -204,12 +168,6 @@ class TestCoarseLoop:
         assert self.run_after(1e6, CoarseLoop()) == pytest.approx(1e6)
 
 
-class TestPriority:
-    async def test_the_default_priority_is_user(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        assert place(queue, "a") == Ready(since=0, priority=USER)
-
-
 class TestAgeing:
     async def test_no_key_starves_behind_an_endless_stream_of_urgent_ones(self) -> None:
         queue = make_queue()
@@ -225,22 +183,6 @@ class TestAgeing:
 
 
 class TestRetry:
-    async def test_the_delay_of_a_failing_key_grows(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        times_s = []
-        for _ in range(4):
-            key, time_s = await next_key(queue)
-            times_s.append(time_s)
-            queue.retry(key)
-            queue.give_back(key)
-        assert times_s == [0, 8, 24, 56]
-
-    async def test_a_retry_may_have_a_delay(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.retry(await take(queue), after=3)
-        queue.give_back("a")
-        assert await next_key(queue) == ("a", 3)
-
     async def test_the_default_backoff_starts_at_five_milliseconds_and_doubles(self) -> None:
         queue: WorkQueue[str] = WorkQueue()
         times_s = []
@@ -260,60 +202,11 @@ class TestRetry:
         times_s = [await next_key(queue) for _ in range(4)]
         assert times_s == [("a", 0.001), ("b", 0.001), ("c", 1), ("d", 2)]
 
-    async def test_a_token_bucket_limits_a_retry_with_a_delay(self) -> None:
-        queue = make_queue(bucket=TokenBucket(rate_per_s=1, burst=1))
-        queue.retry("a", after=0)
-        queue.retry("b", after=0)
-        queue.retry("c", after=5)
-        assert [await next_key(queue) for _ in range(3)] == [("a", 0), ("b", 1), ("c", 5)]
-
-    async def test_a_token_bucket_does_not_limit_added_keys(self) -> None:
-        queue = make_queue(bucket=TokenBucket(rate_per_s=1, burst=1))
-        for key in "abc":
-            queue.offer(key)
-        assert take_all(queue) == "abc"
-
 
 class TestGet:
     async def test_get_waits_for_a_key(self, queue: WorkQueue[str]) -> None:
         asyncio.get_running_loop().call_later(7, queue.offer, "a")
         assert await next_key(queue) == ("a", 7)
-
-    async def test_the_worker_that_waits_longest_gets_the_key(self, queue: WorkQueue[str]) -> None:
-        workers = [asyncio.create_task(take(queue)) for _ in range(3)]
-        await asyncio.sleep(1)
-        queue.offer("a")
-        await asyncio.sleep(1)
-        assert [worker.done() for worker in workers] == [True, False, False]
-        queue.shut_down()
-        await asyncio.gather(*workers, return_exceptions=True)
-
-    async def test_a_worker_that_lost_a_key_to_get_nowait_gets_the_next_key(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        overtaken = asyncio.create_task(take(queue))
-        await asyncio.sleep(1)
-        queue.offer("a")
-        assert take_nowait(queue) == "a"
-        await asyncio.sleep(1)
-        queue.offer("b")
-        assert await overtaken == "b"
-
-    async def test_cancelled_workers_leave_no_memory(self, queue: WorkQueue[str]) -> None:
-        def futures() -> int:
-            gc.collect()
-            return sum(isinstance(obj, asyncio.Future) for obj in gc.get_objects())
-
-        before = futures()
-        for _ in range(100):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(take(queue), 1)
-        assert futures() < before + 10
-
-    async def test_get_nowait_returns_a_key_or_none(self, queue: WorkQueue[str]) -> None:
-        assert take_nowait(queue) is None
-        queue.offer("a")
-        assert take_nowait(queue) == "a"
 
 
 class TestShutDown:
@@ -324,87 +217,8 @@ class TestShutDown:
         results = await asyncio.gather(*workers, return_exceptions=True)
         assert [type(result) for result in results] == [QueueShutDownError] * 3
 
-    async def test_a_worker_woken_for_a_key_gets_none_after_the_shutdown(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        worker = asyncio.create_task(take(queue))
-        await asyncio.sleep(1)
-        queue.offer("a")
-        queue.shut_down()
-        with pytest.raises(QueueShutDownError):
-            await worker
-        assert queue.idle
-
 
 class TestStats:
-    async def test_an_add_is_counted_when_the_key_becomes_ready(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        queue.offer("a")
-        queue.offer("b", after=5)
-        assert queue.stats().adds == 1
-        await asyncio.sleep(6)
-        assert queue.stats().adds == 2
-
-    async def test_an_add_of_a_held_key_is_counted_and_is_in_the_depth(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        for _ in range(3):
-            queue.offer("a")
-        assert (queue.stats().adds, queue.stats().depth) == (2, 1)
-        queue.give_back("a")
-        assert (queue.stats().adds, queue.stats().depth) == (2, 1)
-        await take(queue)
-        assert (queue.stats().adds, queue.stats().depth) == (2, 0)
-
-    async def test_latency_of_a_held_key_counts_from_its_add(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        await take(queue)
-        await asyncio.sleep(10)
-        queue.offer("a")
-        await asyncio.sleep(20)
-        queue.give_back("a")
-        await asyncio.sleep(3)
-        await take(queue)
-        assert queue.stats().latency_s.sum == 23
-
-    async def test_latency_of_a_held_key_with_a_delay_counts_from_the_end_of_the_delay(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a", after=10)
-        assert (queue.stats().adds, queue.stats().depth) == (1, 0)
-        await asyncio.sleep(15)
-        assert queue.stats().depth == 1
-        queue.give_back("a")
-        await take(queue)
-        stats = queue.stats()
-        assert (stats.adds, stats.depth, stats.latency_s.sum) == (2, 0, 5)
-
-    async def test_an_add_of_a_held_key_that_is_dropped_is_counted(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a")
-        queue.drop("a")
-        queue.give_back("a")
-        assert (queue.stats().adds, queue.stats().depth) == (2, 0)
-
-    async def test_a_delay_counts_as_a_retry(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a", after=10)
-        queue.offer("a")
-        assert queue.stats().retries == 1
-
-    async def test_a_retry_is_counted_when_it_is_requested(self, queue: WorkQueue[str]) -> None:
-        queue.retry("a")
-        queue.retry("a")
-        assert queue.stats().retries == 2
-
     async def test_latency_lasts_from_ready_to_get(self, queue: WorkQueue[str]) -> None:
         queue.offer("a", after=100)
         await asyncio.sleep(107)
@@ -425,14 +239,6 @@ class TestStats:
         assert dict(zip(work.bounds, work.counts, strict=False))[1] == 1
         assert work.counts[-1] == 1
         assert work.count == 2
-
-    async def test_unfinished_work_is_measured_while_it_lasts(self, queue: WorkQueue[str]) -> None:
-        for key in "ab":
-            queue.offer(key)
-            await take(queue)
-            await asyncio.sleep(10)
-        stats = queue.stats()
-        assert (stats.unfinished_s, stats.longest_s) == (30, 20)
 
 
 class TestPace:
@@ -459,30 +265,6 @@ class TestPace:
         for worker in workers:
             worker.cancel()
 
-    async def test_an_urgent_key_added_during_the_wait_is_taken_first(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        for key in "abcd":
-            queue.offer(key, priority=Priority.RESYNC)
-        taken: list[tuple[float, str]] = []
-        worker = asyncio.create_task(self.work(queue, taken))
-        await asyncio.sleep(0.1)
-        queue.offer("urgent")
-        await asyncio.sleep(5)
-        assert [key for _, key in taken] == ["a", "b", "c", "urgent", "d"]
-        worker.cancel()
-
-    async def test_idle_workers_use_no_tokens(self, queue: WorkQueue[str]) -> None:
-        taken: list[tuple[float, str]] = []
-        workers = [asyncio.create_task(self.work(queue, taken)) for _ in range(4)]
-        await asyncio.sleep(100)
-        for key in "abcde":
-            queue.offer(key)
-        await asyncio.sleep(10)
-        assert [taken_at for taken_at, _ in taken] == pytest.approx([100, 100, 100, 100.5, 101])
-        for worker in workers:
-            worker.cancel()
-
     async def test_a_cancelled_get_uses_no_token_and_wakes_another_worker(
         self, queue: WorkQueue[str]
     ) -> None:
@@ -496,35 +278,6 @@ class TestPace:
         waiting.cancel()
         assert await waiting_get == "d"
         assert asyncio.get_running_loop().time() <= 1.0
-
-    async def test_a_shutdown_does_not_wait_for_the_pace(self) -> None:
-        queue = WorkQueue[str](pace=RateLimit(qps=0.001, burst=1))
-        for key in "ab":
-            queue.offer(key)
-        queue.give_back(await take(queue))
-        waiting = asyncio.create_task(take(queue))
-        await asyncio.sleep(1)
-        queue.shut_down()
-        with pytest.raises(QueueShutDownError):
-            await waiting
-        assert asyncio.get_running_loop().time() == 1
-
-    async def test_get_nowait_returns_no_key_beyond_the_pace(self, queue: WorkQueue[str]) -> None:
-        for key in "abcd":
-            queue.offer(key)
-        assert [take_nowait(queue) for _ in range(5)] == ["a", "b", "c", None, None]
-        await asyncio.sleep(0.5)
-        assert take_nowait(queue) == "d"
-
-    async def test_get_nowait_uses_no_turn_if_it_returns_no_key(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        for key in "abcdefgh":
-            queue.offer(key)
-        for _ in range(20):
-            take_nowait(queue)
-        await asyncio.sleep(1)
-        assert [take_nowait(queue) for _ in range(3)] == ["d", "e", None]
 
     async def test_a_key_that_is_dropped_before_its_turn_uses_no_turn(
         self, queue: WorkQueue[str]
@@ -541,18 +294,6 @@ class TestPace:
         await waiting
         assert asyncio.get_running_loop().time() == 0.5
 
-    async def test_a_cancelled_get_uses_no_turn(self, queue: WorkQueue[str]) -> None:
-        for key in "abcdef":
-            queue.offer(key)
-        for _ in range(3):
-            take_nowait(queue)
-        waiting = [asyncio.create_task(take(queue)) for _ in range(5)]
-        await asyncio.sleep(0)
-        for task in waiting:
-            task.cancel()
-        await asyncio.sleep(1)
-        assert [take_nowait(queue) for _ in range(3)] == ["d", "e", None]
-
 
 async def test_a_dropped_key_leaves_the_queue_and_loses_its_failures() -> None:
     queue = WorkQueue[str]()
@@ -566,17 +307,6 @@ async def test_a_dropped_key_leaves_the_queue_and_loses_its_failures() -> None:
     assert queue.idle
     await asyncio.sleep(1000)
     assert take_nowait(queue) is None
-
-
-async def test_a_dropped_key_that_is_held_is_not_ready_after_done() -> None:
-    queue = WorkQueue[str]()
-    queue.offer("a")
-    assert take_nowait(queue) == "a"
-    queue.offer("a")
-    queue.retry("a")
-    queue.drop("a")
-    queue.give_back("a")
-    assert queue.idle
 
 
 async def test_keep_drops_all_other_keys() -> None:
@@ -625,20 +355,6 @@ def waits_s(queue: WorkQueue[str]) -> float:
 
 
 class TestSettleSuccess:
-    async def test_a_synced_key_leaves_the_queue_and_loses_its_failures(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        await take_failed(queue, failures=3)
-        queue.settle("a", Synced(), ALWAYS)
-        assert place(queue, "a") is None
-        assert queue.failures("a") == 0
-
-    async def test_a_key_is_requeued_after_the_returned_delay(self, queue: WorkQueue[str]) -> None:
-        await take_failed(queue, failures=3)
-        queue.settle("a", Synced(after=60), ALWAYS)
-        assert waits_s(queue) == 60
-        assert queue.failures("a") == 0
-
     async def test_a_requeued_key_has_a_lower_priority_than_a_retry(
         self, queue: WorkQueue[str]
     ) -> None:
@@ -647,17 +363,6 @@ class TestSettleSuccess:
         queue.offer("b", after=1, priority=RETRY)
         await asyncio.sleep(2)
         assert [await take(queue), await take(queue)] == ["b", "a"]
-
-    async def test_a_delay_of_zero_requeues_at_once(self, queue: WorkQueue[str]) -> None:
-        await take_failed(queue)
-        queue.settle("a", Synced(after=0), ALWAYS)
-        assert await take(queue) == "a"
-
-    async def test_a_change_during_the_sync_requeues_the_key(self, queue: WorkQueue[str]) -> None:
-        await take_failed(queue)
-        queue.offer("a")
-        queue.settle("a", Synced(), ALWAYS)
-        assert await take(queue) == "a"
 
 
 class TestSettleFailure:
@@ -671,18 +376,6 @@ class TestSettleFailure:
             await take(queue)
             queue.settle("a", Failed(ERROR), policy)
         assert policy.calls == [(ERROR, 1), (ERROR, 2), (ERROR, 3)]
-
-    async def test_a_retry_without_a_delay_uses_the_limiter(self, queue: WorkQueue[str]) -> None:
-        await take_failed(queue)
-        queue.settle("a", Failed(ERROR), Policy(Retry()))
-        assert waits_s(queue) == 8
-        assert queue.failures("a") == 1
-
-    async def test_a_retry_with_a_delay_uses_that_delay(self, queue: WorkQueue[str]) -> None:
-        await take_failed(queue)
-        queue.settle("a", Failed(ERROR), Policy(Retry(after=7)))
-        assert waits_s(queue) == 7
-        assert queue.failures("a") == 1
 
     async def test_a_dropped_key_leaves_the_queue_and_loses_its_failures(
         self, queue: WorkQueue[str]
@@ -713,11 +406,6 @@ class TestSettleFailure:
         assert queue.failures("a") == 1
         assert await take(queue) == "a"
 
-    async def test_a_timeout_is_a_failure(self, queue: WorkQueue[str]) -> None:
-        await take_failed(queue)
-        queue.settle("a", Failed(TimeoutError()), Policy(Retry(after=7)))
-        assert queue.failures("a") == 1
-
 
 class TestRaisedRequests:
     async def test_retry_after_requeues_without_a_failure(self, queue: WorkQueue[str]) -> None:
@@ -727,27 +415,6 @@ class TestRaisedRequests:
         assert waits_s(queue) == 30
         assert queue.failures("a") == 2
         assert policy.calls == []
-
-    async def test_retry_after_keeps_the_priority_of_the_sync(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a", priority=Priority.SECONDARY)
-        await take(queue)
-        queue.settle("a", Failed(RetryAfter(1)), Policy(Drop()))
-        queue.offer("b", after=1, priority=RETRY)
-        queue.offer("c", after=1, priority=Priority.USER)
-        await asyncio.sleep(2)
-        assert [await take(queue) for _ in range(3)] == ["c", "a", "b"]
-
-    @pytest.mark.parametrize("priority", list(Priority))
-    async def test_retry_after_keeps_every_priority(
-        self, queue: WorkQueue[str], priority: Priority
-    ) -> None:
-        queue.offer("a", priority=priority)
-        await take(queue)
-        queue.settle("a", Failed(RetryAfter(1)), Policy(Drop()))
-        await asyncio.sleep(2)
-        ready = place(queue, "a")
-        assert isinstance(ready, Ready)
-        assert ready.priority is priority
 
     @pytest.mark.parametrize("error", [PermanentError("never"), InvalidKeyError("odd")])
     async def test_a_permanent_error_drops_the_key(
@@ -769,51 +436,6 @@ def queue_of(*works: tuple[str, Priority]) -> WorkQueue[str]:
 
 
 class TestLines:
-    async def test_a_dropped_key_is_not_taken_by_its_age(self) -> None:
-        queue = queue_of(("dropped", USER), ("next", USER))
-        queue.drop("dropped")
-        await asyncio.sleep(2 * AGEING_S)
-        assert take_all(queue) == "next"
-
-    async def test_a_dropped_key_is_not_taken_by_its_priority(self) -> None:
-        queue = queue_of(("dropped", USER), ("next", USER))
-        queue.drop("dropped")
-        queue.drop("unknown")
-        assert take_all(queue) == "next"
-
-    async def test_a_dropped_key_whose_priority_rose_is_not_taken(self) -> None:
-        queue = queue_of(("a", RESYNC), ("a", USER))
-        queue.drop("a")
-        assert take_nowait(queue) is None
-        assert queue.idle
-
-    async def test_keys_that_were_taken_are_not_kept(self) -> None:
-        queue = WorkQueue[WeakKey]()
-        kept = weakref.WeakSet[WeakKey]()
-        for priority in (RESYNC, USER, RETRY):
-            for _ in range(3):
-                kept.add(name := WeakKey())
-                queue.offer(name, priority=priority)
-                queue.offer(name, priority=SECONDARY)
-        del name
-        for _ in range(9):
-            queue.settle((await queue.take()).key)
-            await asyncio.sleep(10)
-        assert len(kept) == 0
-
-    async def test_keys_whose_priority_rose_are_not_kept_once_they_are_taken(self) -> None:
-        queue = WorkQueue[WeakKey]()
-        kept = weakref.WeakSet[WeakKey]()
-        for _ in range(3):
-            kept.add(name := WeakKey())
-            queue.offer(name, priority=RESYNC)
-            queue.offer(name, priority=USER)
-        del name
-        queue.offer(WeakKey(), priority=RESYNC)
-        for _ in range(3):
-            queue.settle((await queue.take()).key)
-        assert len(kept) == 0
-
     async def test_the_oldest_ready_keys_come_first(self) -> None:
         queue = queue_of(("a", RESYNC))
         await asyncio.sleep(1)
@@ -863,12 +485,6 @@ def reasons_of(queue: WorkQueue[str]) -> dict[str, Operation]:
 
 
 class TestReasons:
-    async def test_a_sync_without_a_reason_was_asked_for_by_the_one_before(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        assert reasons_of(queue) == {"a": Operation.REQUEUE}
-
     @pytest.mark.parametrize("claimed", [False, True], ids=["ready", "claimed"])
     @pytest.mark.parametrize(
         ("offered", "reason"),
@@ -899,11 +515,6 @@ class TestReasons:
             queue.settle("a")
         assert reasons_of(queue) == {"a": reason}
 
-    async def test_the_priority_of_the_reason_is_the_default(self, queue: WorkQueue[str]) -> None:
-        for reason in Operation:
-            queue.offer(reason.value, reason)
-            assert place(queue, reason.value) == Ready(0, reason.priority)
-
     async def test_a_delayed_reason_counts_from_its_time_on(self, queue: WorkQueue[str]) -> None:
         queue.offer("a", Operation.MANUAL, after=10)
         queue.offer("a", Operation.SECONDARY)
@@ -920,14 +531,6 @@ class TestReasons:
         queue.offer("a", Operation.SECONDARY)
         await asyncio.sleep(10)
         assert reasons_of(queue) == {"a": Operation.MANUAL}
-
-    async def test_the_reason_of_the_earlier_of_two_delays_wins(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", Operation.MANUAL, after=20)
-        queue.offer("a", Operation.RESYNC, after=10)
-        await asyncio.sleep(10)
-        assert reasons_of(queue) == {"a": Operation.RESYNC}
 
     async def test_an_untouched_key_keeps_its_reason_and_its_priority(
         self, queue: WorkQueue[str]
@@ -953,10 +556,6 @@ class TestUnansweredChanges:
         queue.offer("a", changed=True)
         assert list(queue.unanswered().values()) == [3]
 
-    async def test_a_request_is_no_change(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        assert list(queue.unanswered().values()) == []
-
     async def test_a_success_answers_a_change(self, queue: WorkQueue[str]) -> None:
         queue.offer("a", changed=True)
         work = await queue.take()
@@ -975,40 +574,6 @@ class TestUnansweredChanges:
         queue.settle("a", Failed(error))
         assert list(queue.unanswered().values()) == [0]
         assert (await queue.take()).changed == 0
-
-    async def test_a_change_whose_retry_was_dropped_stays_unanswered_until_a_success(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", changed=True)
-        await queue.take()
-        queue.settle("a", Failed(ERROR), Policy(Drop()))
-        assert list(queue.unanswered().values()) == [0]
-        assert queue.idle
-        queue.offer("a")
-        queue.settle(await take(queue))
-        assert list(queue.unanswered().values()) == []
-
-    async def test_a_permanent_failure_ends_the_wait_of_a_change(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", changed=True)
-        await queue.take()
-        queue.settle("a", Failed(PermanentError("never")))
-        assert list(queue.unanswered().values()) == []
-
-    @pytest.mark.parametrize(
-        ("outcome", "since"), [(Synced(), 5), (Failed(ERROR), 0)], ids=["synced", "failed"]
-    )
-    async def test_a_change_during_a_sync_is_answered_by_the_next(
-        self, queue: WorkQueue[str], outcome: Outcome, since: float
-    ) -> None:
-        queue.offer("a", changed=True)
-        await queue.take()
-        await asyncio.sleep(5)
-        queue.offer("a", changed=True)
-        assert list(queue.unanswered().values()) == [5]
-        queue.settle("a", outcome)
-        assert list(queue.unanswered().values()) == [since]
 
     async def test_changes_are_not_noted_while_no_key_is_synced(
         self, queue: WorkQueue[str]
@@ -1051,14 +616,6 @@ async def test_every_key_is_added_in_order(queue: WorkQueue[str]) -> None:
     assert queue.idle
 
 
-async def test_few_keys_are_added_at_a_time(queue: WorkQueue[str]) -> None:
-    added = add_to(queue)
-    assert 0 < len(added) <= FEW
-    for synced in range(5 * FEW):
-        await sync_next(queue)
-        assert len(added) <= synced + 2 * FEW
-
-
 async def test_all_keys_count_as_due(queue: WorkQueue[str]) -> None:
     add_to(queue)
     assert queue.stats().depth == len(MANY)
@@ -1066,20 +623,6 @@ async def test_all_keys_count_as_due(queue: WorkQueue[str]) -> None:
     assert queue.stats().depth == len(MANY) - 1
     assert not queue.idle
     assert not queue.settled
-
-
-async def test_an_urgent_key_goes_first(queue: WorkQueue[str]) -> None:
-    add_to(queue)
-    await sync_next(queue)
-    queue.offer("urgent")
-    assert await sync_next(queue) == "urgent"
-
-
-async def test_a_waiting_worker_gets_a_fed_key(queue: WorkQueue[str]) -> None:
-    worker = asyncio.create_task(take(queue))
-    await asyncio.sleep(0)
-    add_to(queue)
-    assert await worker == MANY[0]
 
 
 async def test_keys_that_are_left_out_delay_no_other_task(queue: WorkQueue[str]) -> None:
@@ -1090,21 +633,6 @@ async def test_keys_that_are_left_out_delay_no_other_task(queue: WorkQueue[str])
         turns += 1
     worker.cancel()
     assert turns >= len(MANY) / FEW - 2
-
-
-async def test_two_feeds_follow_each_other(queue: WorkQueue[str]) -> None:
-    queue.feed(MANY[:150], queue.offer)
-    queue.feed(MANY[150:300], queue.offer)
-    assert [await sync_next(queue) for _ in range(300)] == MANY[:300]
-
-
-async def test_no_keys_are_fed_to_a_queue_that_is_shut_down(queue: WorkQueue[str]) -> None:
-    added = add_to(queue)
-    queue.shut_down()
-    queue.feed(MANY, queue.offer)
-    with pytest.raises(QueueShutDownError):
-        await take(queue)
-    assert len(added) <= FEW
 
 
 async def test_feed_no_more_adds_none_of_the_remaining_keys(queue: WorkQueue[str]) -> None:
@@ -1125,47 +653,6 @@ async def test_many_failed_keys_are_hastened(queue: WorkQueue[str]) -> None:
     assert queue.settled
 
 
-async def test_a_queue_is_settled_when_failed_keys_have_succeeded(queue: WorkQueue[str]) -> None:
-    queue.offer("a")
-    key = await take(queue)
-    queue.retry(key, after=10)
-    queue.give_back(key)
-    assert not queue.settled
-    await asyncio.sleep(11)
-    key = await take(queue)
-    queue.forget(key)
-    queue.give_back(key)
-    assert queue.settled
-
-
-async def test_a_queue_lists_the_longest_held_keys_first() -> None:
-    queue = WorkQueue[str]()
-    for key in "abc":
-        queue.offer(key)
-    assert take_nowait(queue) == "a"
-    await asyncio.sleep(1)
-    assert (take_nowait(queue), take_nowait(queue)) == ("b", "c")
-    assert places(queue, 2) == [("a", Claimed(0, Priority.USER)), ("b", Claimed(1, Priority.USER))]
-
-
-async def test_a_queue_lists_the_longest_ready_keys_first_whatever_their_priority() -> None:
-    queue = WorkQueue[str]()
-    queue.offer("old", priority=Priority.RESYNC)
-    await asyncio.sleep(1)
-    queue.offer("new")
-    assert places(queue, 9) == [
-        ("old", Ready(0, Priority.RESYNC)),
-        ("new", Ready(1, Priority.USER)),
-    ]
-
-
-async def test_a_queue_lists_the_keys_that_become_ready_next() -> None:
-    queue = WorkQueue[str]()
-    for delay_s in (5, 3, 9, 4):
-        queue.offer(f"after {delay_s}", after=delay_s)
-    assert places(queue, 2) == [("after 3", Waiting(3)), ("after 4", Waiting(4))]
-
-
 async def test_the_soonest_of_many_keys_are_in_order_without_cancelled_ones() -> None:
     queue, many = WorkQueue[int](), 2_000
     at = {number: float(1 + number * 7919 % many) for number in range(many)}
@@ -1177,37 +664,12 @@ async def test_the_soonest_of_many_keys_are_in_order_without_cancelled_ones() ->
     assert [where for _, where in places(queue, 3)] == [Waiting(2.0), Waiting(5.0), Waiting(6.0)]
 
 
-async def test_the_soonest_keys_are_fewer_rather_than_a_walk_over_many_cancelled_ones() -> None:
-    queue, many = WorkQueue[int](), 2_000
-    for number in range(many):
-        queue.offer(number, after=float(1 + number))
-    for number in range(many // 2 - 1):
-        queue.drop(number)
-    assert places(queue, 3) == []
-
-
 async def failed(queue: WorkQueue[str], key: str, times: int) -> None:
     queue.offer(key)
     for _ in range(times):
         assert await take(queue) == key
         queue.retry(key)
         queue.give_back(key)
-
-
-async def test_a_key_that_waits_for_its_retry_becomes_ready() -> None:
-    queue = WorkQueue[str]()
-    await failed(queue, "a", 15)
-    started = now()
-    queue.hasten_retries()
-    assert await take(queue) == "a"
-    assert now() == started
-
-
-async def test_the_backoff_of_a_hastened_key_restarts() -> None:
-    queue = WorkQueue[str]()
-    await failed(queue, "a", 15)
-    queue.hasten_retries()
-    assert queue.failures("a") == 0
 
 
 async def test_a_held_key_is_retried_after_done() -> None:

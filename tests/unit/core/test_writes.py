@@ -13,7 +13,6 @@ from natsctl.errors import (
     ConflictError,
     NotFoundError,
     StoreError,
-    StoreMissingError,
     StoreTimeoutError,
 )
 from natsctl.model.store import Change, Deleted, Listed, Listing, Stored, WatchEvent
@@ -55,14 +54,6 @@ def now() -> float:
 
 
 class TestReads:
-    async def test_a_cached_state_newer_than_the_write_is_read(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1, "mine"))
-            show(informer, applied("x", 1, "mine"), applied("x", 2, "theirs"))
-            assert writes.read(informer, "x") == stored("x", 2, "theirs")
-
     async def test_a_cached_state_older_than_the_write_is_not_read(
         self, writes: Writes, informer: Informer[Thing]
     ) -> None:
@@ -89,17 +80,6 @@ class TestReads:
 
 
 class TestWait:
-    async def test_a_cache_that_catches_up_needs_no_read_of_the_store(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1))
-        store.fail(StoreMissingError("the store is not read"))
-        waiting = asyncio.create_task(writes.wait("a"))
-        await asyncio.sleep(1)
-        show(informer, applied("x", 1))
-        await waiting
-
     async def test_wait_covers_every_store(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -133,17 +113,6 @@ class TestWait:
 class TestLostAnswers:
     """A write whose answer is lost may have taken effect."""
 
-    async def test_a_write_that_did_not_take_effect_leaves_the_stored_object(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        before = await store.create("x", value("before"))
-        show(informer, applied("x", before.revision, "before"))
-        with Sync("a"), pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
-            raise StoreTimeoutError("late")
-        await writes.wait("a")
-        with Sync("a"):
-            assert writes.read(informer, "x") == before
-
     @pytest.mark.parametrize("error", [ConflictError("changed"), NotFoundError("gone")])
     async def test_a_refused_write_needs_no_read(
         self, writes: Writes, informer: Informer[Thing], error: StoreError
@@ -154,17 +123,6 @@ class TestLostAnswers:
 
 
 class TestDeadline:
-    async def test_an_object_missing_in_the_store_is_read_as_deleted(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            created = await store.create("x", value("mine"))
-            show(informer, applied("x", 0, "older"))
-            wrote(writes, informer, created)
-            await store.delete("x")
-            await writes.wait("a")
-            assert writes.read(informer, "x") is None
-
     async def test_all_stores_share_one_deadline(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -187,18 +145,6 @@ class TestDeadline:
             show(informer, applied("x", 2, "second"))
             assert writes.read(informer, "x") is None
 
-    async def test_a_deleted_object_is_not_read_from_a_cache_that_still_has_it(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        show(informer, applied("x", 1))
-        with Sync("a"):
-            writes.landed(informer, "x", Written(2, None))
-            show(informer, applied("y", 3))
-            assert writes.read(informer, "x") is None
-            show(informer, Deleted("x", 2))
-            show(informer, applied("x", 4, "theirs"))
-            assert writes.read(informer, "x") == stored("x", 4, "theirs")
-
 
 class TestRecreatedStores:
     async def test_later_writes_are_waited_for(
@@ -215,32 +161,6 @@ class TestRecreatedStores:
         show(informer, applied("y", 1))
         await waiting
 
-    async def test_writes_of_other_keys_do_not_drop_a_write_to_a_lost_store(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1000, "lost"))
-        created = await store.create("x", value("new"))
-        show(informer, Listing("2"), Listed(0))
-        with Sync("b"):
-            wrote(writes, informer, stored("y", 2))
-        with Sync("a"):
-            await writes.wait("a")
-            assert writes.read(informer, "x") == created
-
-    async def test_a_write_to_a_lost_store_does_not_keep_later_writes(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1000, "lost"))
-        show(informer, Listing("2"), Listed(0))
-        with Sync("b"):
-            wrote(writes, informer, stored("y", 1))
-        show(informer, applied("y", 1))
-        with Sync("c"):
-            wrote(writes, informer, stored("z", 2))
-        assert "b" not in writes.unseen
-
 
 class TestMemory:
     async def test_a_write_that_the_cache_has_is_forgotten(
@@ -254,30 +174,6 @@ class TestMemory:
         assert "a" not in writes.unseen
         with Sync("a"):
             assert writes.written_keys(informer) == set()
-
-    async def test_a_later_write_drops_older_writes_of_other_keys(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1))
-        show(informer, applied("x", 1))
-        with Sync("b"):
-            wrote(writes, informer, stored("y", 2))
-        assert "a" not in writes.unseen
-        assert "b" in writes.unseen
-
-    async def test_a_late_store_keeps_no_writes_of_other_stores(
-        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
-    ) -> None:
-        behind = Informer(store, THINGS)
-        with Sync("a"):
-            wrote(writes, behind, stored("x", 1))
-        with Sync("b"):
-            wrote(writes, informer, stored("x", 1))
-        show(informer, applied("x", 1))
-        with Sync("c"):
-            wrote(writes, informer, stored("y", 2))
-        assert [key in writes.unseen for key in ("a", "b", "c")] == [True, False, True]
 
     async def test_a_write_that_the_cache_has_does_not_drop_a_later_one(
         self, writes: Writes, informer: Informer[Thing]
@@ -293,18 +189,6 @@ class TestMemory:
         with Sync("b"):
             wrote(writes, informer, stored("y", 4))
         assert "a" not in writes.unseen
-
-    async def test_a_write_that_the_cache_has_does_not_drop_one_of_another_object(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 1))
-            wrote(writes, informer, stored("y", 2))
-        show(informer, applied("x", 1))
-        with Sync("b"):
-            wrote(writes, informer, stored("z", 3))
-        with Sync("a"):
-            assert writes.read(informer, "y") == stored("y", 2)
 
 
 class Recorder:
@@ -368,13 +252,6 @@ class TestOwnWrites:
         repeated_change = recorder.see(None, 1)
         assert recorder.changes == [repeated_change]
 
-    def test_each_own_write_is_attributed_to_its_own_writer(self, recorder: Recorder) -> None:
-        for writer, base, result in (("a", 0, 1), ("b", 1, 2)):
-            recorder.landed("x", writer=writer, base=base, result=result)
-        for before, after in ((None, 1), (1, 2)):
-            recorder.see(before, after)
-        assert recorder.ours == ["a", "b"]
-
 
 class TestCombinedChanges:
     """A change that covers more than an own write counts as foreign."""
@@ -415,18 +292,6 @@ class TestPendingWrites:
             assert recorder.changes == []
         assert recorder.changes == [before, after]
 
-    def test_a_failed_write_hides_no_change(self, recorder: Recorder) -> None:
-        changes: list[Change[Thing]] = []
-
-        def fail() -> None:
-            with recorder.writing():
-                changes.append(recorder.see(None, 1))
-                raise OSError("no")
-
-        with pytest.raises(OSError, match="no"):
-            fail()
-        assert recorder.changes == changes
-
     def test_changes_wait_until_both_concurrent_writers_are_done(self, recorder: Recorder) -> None:
         with recorder.writing():
             with recorder.writing():
@@ -448,14 +313,6 @@ class TestOverwrittenWrites:
         assert recorder.undone == ["a"]
         assert recorder.ours == ["b"]
 
-    def test_a_writer_whose_write_is_not_shown_yet_is_not_synced_again(
-        self, recorder: Recorder
-    ) -> None:
-        recorder.landed("x", writer="b", base=1, result=2)
-        write(recorder, 2, 3)
-        recorder.see(1, 2)
-        assert recorder.undone == []
-
 
 class TestUndoneWrites:
     """An own write that a complete listing does not show was undone during a gap."""
@@ -464,13 +321,6 @@ class TestUndoneWrites:
         write(recorder, 0, 1)
         recorder.listed()
         assert recorder.undone == ["a"]
-
-    def test_a_writer_is_notified_once_for_several_undone_writes(self, recorder: Recorder) -> None:
-        for key in ("x", "y"):
-            recorder.landed(key, writer="a", base=0, result=1)
-        recorder.landed("x", writer="b", base=1, result=2)
-        recorder.listed()
-        assert sorted(recorder.undone) == ["a", "b"]
 
 
 # ---- rewrites of one object by compare-and-set with retries
@@ -501,16 +351,6 @@ class TestRewrite:
         writes = store.writes
         result = await rewrite(store, "a", lambda _: b"1", seen=seen)
         assert result == Rewritten(seen, None)
-        assert store.writes == writes
-
-    async def test_an_object_that_others_changed_to_the_same_value_is_not_written(
-        self, store: MemoryStore
-    ) -> None:
-        seen = await store.create("a", b"1")
-        newest = await store.update("a", b"2", revision=seen.revision)
-        writes = store.writes
-        result = await rewrite(store, "a", lambda _: b"2", seen=seen)
-        assert result == Rewritten(newest, None)
         assert store.writes == writes
 
     async def test_no_write_of_others_is_lost_under_contention(self) -> None:
