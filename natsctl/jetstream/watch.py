@@ -124,7 +124,7 @@ VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
 COUNTS = 6  # counts of the keys between two checks
 RECOUNT_S = 0.1  # between two counts of a watch that continues
 RECOUNTS = 5  # counts that differ while keys are written, before a watch doesn't continue
-REACH_S = 0.1  # between two looks whether a watch has reached the revision of a count
+REACH_S = 0.02  # between two looks whether a watch has reached the revision of a count
 READ_MAX = 100  # names that are read at once, to see whether they are still there
 
 
