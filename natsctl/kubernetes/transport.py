@@ -1,9 +1,10 @@
 """Sends requests to a kube-apiserver within a deadline, and retries them if that's safe."""
 
 import asyncio
+import math
 import random
 import re
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
@@ -40,7 +41,7 @@ from natsctl.kubernetes.credentials import Access, Login
 from natsctl.kubernetes.http import HttpPool, HttpResponse, explain_failure
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.histogram import Histogram
-from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.logger import Repeats, get_logger
 from natsctl.telemetry.tracing import records_spans, trace_headers
 from natsctl.time_limit import TimeLimit
 
@@ -50,7 +51,6 @@ MERGE_PATCH = "application/merge-patch+json"
 READS = ("GET", "HEAD")
 
 TEXT_MAX = 1000  # characters of a warning
-REMEMBERED_MAX = 500  # newest texts; a text that was dropped is logged again
 
 PAUSE_MIN_S = 0.1  # pause before the first retry, doubled for each further one
 PAUSE_MAX_S = 5.0
@@ -195,12 +195,12 @@ class Transport:
         self.namespace = access.namespace
         self.answers: Counter[tuple[str, str]] = Counter()
         self.times: defaultdict[str, Histogram] = defaultdict(partial(Histogram, TIMES_S))
-        self._warned: OrderedDict[str, None] = OrderedDict()  # texts that were logged
         self._pool = pool
         self._login = login
         self._options = options
         self._slots = asyncio.Semaphore(options.in_flight_max)
         self._clock = asyncio.get_running_loop().time
+        self._warned = Repeats(self._clock, math.inf)  # each text is logged once
         self._timeout = TimeLimit(options.timeout_s)
 
     async def call(
@@ -351,8 +351,9 @@ class Transport:
             finally:  # also if there was no response in time
                 self.times[request.method].observe(monotonic() - began)
             self.answers[str(response.status), request.method] += 1
-            if warning := response.header(b"warning"):
-                self._log_warnings(warning)
+            for text in warning_texts(response.header(b"warning")):
+                if self._warned.due(text):
+                    log.warning("server sent a warning", warning=text)
             if response.status not in _SUCCESS:
                 return await _error_response(request, access, response)
             if request.streams:
@@ -378,15 +379,6 @@ class Transport:
         store_error.__cause__ = error
         retry = not failure.certificate and (request.safe or not failure.sent)
         return _Failure(store_error, retry=retry, renew_access=failure.certificate)
-
-    def _log_warnings(self, header: str) -> None:
-        for text in warning_texts(header):
-            if text not in self._warned:
-                log.warning("server sent a warning", warning=text)
-            self._warned[text] = None
-            self._warned.move_to_end(text)
-            if len(self._warned) > REMEMBERED_MAX:
-                self._warned.popitem(last=False)
 
 
 @lru_cache(maxsize=256)
