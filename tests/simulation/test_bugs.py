@@ -107,13 +107,18 @@ def _name(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", BUGS, ids=_name)
-def test_a_bug_is_found_and_its_finding_is_small_and_shown_again(case: Case) -> None:
+def test_a_bug_is_found_and_its_finding_is_small(case: Case) -> None:
     finding = case.finding()
     assert finding.property == case.property
     assert case.hint in finding.hint
     assert len(finding.script) <= STEPS_MAX
     assert len(finding.faults) <= FAULTS_MAX
     assert sum(-(-len(line) // COLUMNS) for line in str(finding).splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("case", BUGS[::6], ids=_name)
+def test_the_seed_of_a_finding_shows_it_again(case: Case) -> None:
+    finding = case.finding()
     assert case.finding(1, finding.seed) == finding
 
 

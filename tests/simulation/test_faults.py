@@ -16,9 +16,9 @@ from natsctl.testing.simulation.world.faults import (
     CUTS,
     Choices,
     Fault,
+    Faults,
     FaultType,
     SimulatedCall,
-    drawn_faults,
 )
 from natsctl.testing.simulation.world.process import Division
 from tests.support.controllers import faulty, fragile
@@ -138,5 +138,5 @@ def test_the_hint_to_a_second_resource_names_the_missing_record(fault: FaultType
 @pytest.mark.parametrize("fault", FaultType, ids=lambda fault: fault.value)
 def test_seeds_draw_every_type_of_fault(fault: FaultType) -> None:
     call = SimulatedCall("update", "shops/a", 1)
-    drawn = (drawn_faults(Choices(seed), group=True).at(call, (fault,)) for seed in range(200))
+    drawn = (Faults(Choices(seed), group=True).at(call, (fault,)) for seed in range(200))
     assert any(drawn)

@@ -129,7 +129,8 @@ class Shares:
         else:
             self.former.pop(key, None)
             former = decoded(value, Former)
-            if former and former.ttl_s > 0 and not (former.released or former.left):
+            works = former and former.ttl_s > 0 and not (former.released or former.left)
+            if former and former.holder and works:
                 self.former[key] = former.holder
 
     def see_record(self, value: bytes | None, revision: int, now: float) -> None:

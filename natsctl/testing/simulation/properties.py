@@ -19,7 +19,6 @@ from natsctl.testing.simulation.world.stores import place_of
 Result: TypeAlias = Mapping[str, object]
 """The objects that a controller made, by bucket and key, without fields of servers."""
 
-MADE_MAX = 1000  # primaries that syncs made, above which they do it without end
 SHOWN_MAX = 60  # characters of a value in a difference
 _OWN_DOMAIN = "natsctl.io/"
 _UNNAMED = "/unnamed "  # between an external system, and the fields of a resource without a name
@@ -104,39 +103,6 @@ def compare(result: Result, expected: Result) -> Violation | None:
         ]
     )
     return Violation(Property.SAME_RESULT, detail, _kind_of_difference(missing, extra))
-
-
-def never_settles(
-    failing: Mapping[str, str], failure: str, *, deleted: Collection[str] = (), made: int = 0
-) -> Violation:
-    """Return the violation of a controller that does not become idle.
-
-    *deleted* has those of the failing keys whose primary was deleted, and *made* is the number of
-    primaries that syncs made.
-    """
-    if made > MADE_MAX:
-        detail = f"syncs made {made:,} primaries, and make more"
-        return Violation(Property.SETTLES, detail, StateDifference.GROWS)
-    if failing:
-        key, error = next(iter(failing.items()))
-        state = "fails after its deletion" if key in deleted else "still fails"
-        return Violation(Property.SETTLES, f"{key} {state}: {error}", StateDifference.FAILS)
-    if failure:
-        detail = f"the controller does not run: {failure}"
-        return Violation(Property.SETTLES, detail, StateDifference.ENDED)
-    return Violation(Property.SETTLES, "keys are synced again and again")
-
-
-def not_quiet(writes: Sequence[str], *, once: bool) -> Violation:
-    """Return the violation of a controller whose resync writes; *once* if a second one doesn't."""
-    difference = StateDifference.LATE if once else None
-    return Violation(Property.QUIET, f"one more resync wrote: {writes[0]}", difference)
-
-
-def not_clean(leftovers: Sequence[str]) -> Violation:
-    """Return the violation of a controller that leaves objects behind."""
-    names = ", ".join(leftovers[:3])
-    return Violation(Property.CLEAN, f"left after all primaries were deleted: {names}")
 
 
 def _kind_of_difference(missing: Sequence[str], extra: Sequence[str]) -> StateDifference:

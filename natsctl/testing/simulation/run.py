@@ -16,9 +16,15 @@ from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.simulation import properties
 from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remove, store_of
-from natsctl.testing.simulation.properties import Made, Property, Result, Violation
+from natsctl.testing.simulation.properties import (
+    Made,
+    Property,
+    Result,
+    StateDifference,
+    Violation,
+    compare,
+)
 from natsctl.testing.simulation.script import (
     Act,
     Put,
@@ -32,7 +38,7 @@ from natsctl.testing.simulation.script import (
     replaced,
 )
 from natsctl.testing.simulation.subject import HostedProgram, Subject
-from natsctl.testing.simulation.world.faults import Choices, Fault, drawn_faults, given_faults
+from natsctl.testing.simulation.world.faults import Choices, Fault, Faults
 from natsctl.testing.simulation.world.network import Network, Write
 from natsctl.testing.simulation.world.process import Division, SimulatedGroup
 from natsctl.testing.simulation.world.stores import place_of
@@ -44,6 +50,7 @@ CHECKS = 3  # in a row that must find the controller idle
 POLLS_MAX = 80  # rounds of requested times that may still write
 QUIET_S = 60.0  # without a write, after which requested times bring no more
 POLL_S_MAX = 3600.0
+MADE_MAX = 1000  # primaries that syncs made, above which they do it without end
 CLEAN_S = 400.0  # more than the grace period of orphans and two GC cycles
 
 Check = Callable[[StoredObjects], object]
@@ -123,10 +130,7 @@ class Run:
         self._checks = checks
         self._schedule = schedule
         choices, group = Choices(schedule.seed), schedule.mode is not Division.ALONE
-        if schedule.faults is None:
-            self._faults = drawn_faults(choices, group=group, storm=schedule.storm)
-        else:
-            self._faults = given_faults(schedule.faults)
+        self._faults = Faults(choices, schedule.faults, group=group, storm=schedule.storm)
         self._network = Network(
             choices, self._faults, hurried=schedule.hurried, calls_max=2 * CALLS_MAX
         )
@@ -166,7 +170,7 @@ class Run:
             await self._settle()
             result = self._made.result()
             if expected is not None:
-                _raise(properties.compare(result, expected))
+                _raise(compare(result, expected))
             await self._check_quiet()
             self._check_finally()
             await self._check_clean()
@@ -381,16 +385,29 @@ class Run:
     def _never_settles(self) -> Violation:
         failing = {key: text for p in self._hosted for key, text in p.failing.items()}
         keys = {key for kind in self._subject.primaries for key in self._keys(kind)}
-        deleted = failing.keys() - keys
         made = len(keys) - len(final_state(step for step, _ in self._steps))
-        return properties.never_settles(failing, self._group.failure, deleted=deleted, made=made)
+        detail, difference = "keys are synced again and again", None
+        if made > MADE_MAX:
+            difference = StateDifference.GROWS
+            detail = f"syncs made {made:,} primaries, and make more"
+        elif failing:
+            key, error = next(iter(failing.items()))
+            state, difference = "still fails", StateDifference.FAILS
+            state = state if key in keys else "fails after its deletion"
+            detail = f"{key} {state}: {error}"
+        elif self._group.failure:
+            difference = StateDifference.ENDED
+            detail = f"the controller does not run: {self._group.failure}"
+        return Violation(Property.SETTLES, detail, difference)
 
     async def _check_quiet(self) -> None:
         count = await self._writes_of_resync()
         if count:
             writes = [_short(write) for write in self._last_writes(count)]
             once = not await self._writes_of_resync()
-            raise ViolatedError(properties.not_quiet(writes, once=once))
+            difference = StateDifference.LATE if once else None
+            detail = f"one more resync wrote: {writes[0]}"
+            raise ViolatedError(Violation(Property.QUIET, detail, difference))
 
     async def _writes_of_resync(self) -> int:
         before = self._network.writes_count
@@ -412,7 +429,8 @@ class Run:
             if not leftovers:
                 return
             if clock() > deadline:
-                raise ViolatedError(properties.not_clean(leftovers))
+                detail = f"left after all primaries were deleted: {', '.join(leftovers[:3])}"
+                raise ViolatedError(Violation(Property.CLEAN, detail))
             await asyncio.sleep(10)
 
     def _last_writes(self, count: int) -> Sequence[Write]:

@@ -4,7 +4,7 @@ A choice depends on the seed and on the name of its place, not on the choices be
 stays the same when shrinking removes other steps and faults.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from hashlib import blake2b
 from typing import TypeVar
@@ -153,84 +153,74 @@ _TEXTS = {
 
 
 class Faults:
-    """The faults of one run, and those that have happened.
-
-    Args:
-        fault_at: returns the fault at a call, one of some types, or None.
-    """
-
-    def __init__(
-        self, fault_at: Callable[[SimulatedCall, tuple[FaultType, ...]], Fault | None]
-    ) -> None:
-        self.happened: list[Fault] = []
-        self.over = False
-        self._fault_at = fault_at
-
-    def at(self, call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
-        """Return the fault that happens at this call now, one of these types, or None."""
-        if self.over:
-            return None
-        fault = self._fault_at(call, types)
-        if fault is not None:
-            self.happened.append(fault)
-        return fault
-
-
-def given_faults(faults: Iterable[Fault]) -> Faults:
-    """Return exactly these faults."""
-    known = {(fault.call, fault.fault): fault for fault in faults}
-
-    def fault_at(call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
-        faults = (known.get((call, fault_type)) for fault_type in types)
-        return next(filter(None, faults), None)
-
-    return Faults(fault_at)
-
-
-def drawn_faults(choices: Choices, *, group: bool = False, storm: bool = False) -> Faults:
-    """Return faults that the seed chooses.
+    """The faults of one run, given or drawn by the seed, and those that have happened.
 
     Each run has its own rate and its own types of faults, so that some runs have many faults of
     one type. In a *storm* there are many, and each store and each watch has its own. A process is
     cut off only if there's a *group*, in which others take over.
     """
-    faults_max, crashes_max = STORM_MAX if storm else RUN_MAX
-    drawable: dict[tuple[str, int], tuple[FaultType, ...]] = {}  # by source, and id of the types
 
-    def drawable_of(source: str, types: tuple[FaultType, ...]) -> tuple[FaultType, ...]:
-        allowed = {
-            kind for kind in types if choices.share(f"{source}/{kind.value}") < ALLOWED_SHARE
-        }
-        allowed = allowed | {FaultType.CUT} if group else allowed - CUTS
-        return tuple(filter(allowed.__contains__, types))
+    def __init__(
+        self,
+        choices: Choices,
+        given: Iterable[Fault] | None = None,
+        *,
+        group: bool = False,
+        storm: bool = False,
+    ) -> None:
+        self.happened: list[Fault] = []
+        self.over = False
+        self._choices, self._group, self._storm = choices, group, storm
+        self._faults_max, self._crashes_max = STORM_MAX if storm else RUN_MAX
+        self._drawable: dict[tuple[str, int], tuple[FaultType, ...]] = {}  # by source and types
+        self._given = None if given is None else {(f.call, f.fault): f for f in given}
 
-    def fault_at(call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
-        if len(faults.happened) >= faults_max:
+    def at(self, call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
+        """Return the fault that happens at this call now, one of these types, or None."""
+        if self.over:
             return None
-        store = call.target.partition("/")[0]
-        source = "faults" if not storm else f"watch/{store}" if types is EVENT_FAULTS else store
-        rate = choices.pick(f"{source}/rate", RATES)
+        if self._given is None:
+            fault = self._drawn(call, types)
+        else:
+            faults = (self._given.get((call, fault_type)) for fault_type in types)
+            fault = next(filter(None, faults), None)
+        if fault is not None:
+            self.happened.append(fault)
+        return fault
+
+    def _drawable_of(self, source: str, types: tuple[FaultType, ...]) -> tuple[FaultType, ...]:
+        known = self._drawable.get((source, id(types)))
+        if known is None:
+            share = self._choices.share
+            allowed = {kind for kind in types if share(f"{source}/{kind.value}") < ALLOWED_SHARE}
+            allowed = allowed | {FaultType.CUT} if self._group else allowed - CUTS
+            known = tuple(filter(allowed.__contains__, types))
+            self._drawable[source, id(types)] = known
+        return known
+
+    def _drawn(self, call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
+        if len(self.happened) >= self._faults_max:
+            return None
+        store, source = call.target.partition("/")[0], "faults"
+        if self._storm:
+            source = f"watch/{store}" if types is EVENT_FAULTS else store
+        rate = self._choices.pick(f"{source}/rate", RATES)
         if store == LEASES.bucket:  # it has most of the calls
             rate *= LEASES_SHARE
         if not rate:
             return None
-        known = drawable.get((source, id(types)))
-        if known is None:
-            known = drawable[source, id(types)] = drawable_of(source, types)
-        drawn = choices.draw(f"fault/{call.operation}/{call.target}/{call.number}")
+        known = self._drawable_of(source, types)
+        drawn = self._choices.draw(f"fault/{call.operation}/{call.target}/{call.number}")
         if not known or drawn.share() >= rate:
             return None
         fault_type = known[int(drawn.share() * len(known))]
-        happened = [fault.fault for fault in faults.happened]
-        if fault_type in CRASHES and sum(map(CRASHES.__contains__, happened)) >= crashes_max:
+        happened = [fault.fault for fault in self.happened]
+        if fault_type in CRASHES and sum(map(CRASHES.__contains__, happened)) >= self._crashes_max:
             return None
         if fault_type is FaultType.JUMP and happened.count(fault_type) >= JUMPS_MAX:
             return None
         lengths = LENGTHS_S.get(fault_type, SECONDS)
         return Fault(fault_type, call, lengths[int(drawn.share() * len(lengths))])
-
-    faults = Faults(fault_at)
-    return faults
 
 
 def ordinal(number: int) -> str:

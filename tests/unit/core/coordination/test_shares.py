@@ -509,3 +509,16 @@ async def test_an_end_mark_does_not_replace_a_heartbeat_that_is_seen_before_it_i
         await eventually(lambda: bool(sent), within_s=2 * TTL_S)
         await asyncio.sleep(1.0)
         assert (await world.leases.get(key)).value == alive
+
+
+async def test_a_leader_of_version_0_2_is_waited_for_and_stops_this_process() -> None:
+    world, former = World(), b'{"holder": "old:1:aa", "since": "", "ttlS": 15}'
+    await world.leases.create(NAME, former)
+    async with world.process() as one:
+        await asyncio.sleep(TTL_S)
+        assert not one.leadership.leads
+        assert "old:1:aa runs apps with version 0.2" in one.state().trouble
+        await world.leases.delete(NAME)
+        await eventually(lambda: one.leadership.leads, within_s=0.2 * TTL_S)
+        await world.leases.create(NAME, former)
+        await eventually(lambda: not one.leadership.leads, within_s=0.2 * TTL_S)
