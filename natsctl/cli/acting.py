@@ -35,10 +35,7 @@ Failing = Annotated[bool, option("--failing | Only keys that fail, as natsctl st
 async def _chosen(
     fleet: Fleet, words: Sequence[str], selector: str, controller: str | None, *, failing: bool
 ) -> list[Name]:
-    """Return the objects that are named, or that labels or failures choose.
-
-    Raises `NotFoundError` if none is chosen, and `UsageError` for any other selection.
-    """
+    """Return the objects that are named, or that labels or failures choose."""
     if not selector and not failing:
         return parse_names(words)
     names = await fleet.failing(controller) if failing else []

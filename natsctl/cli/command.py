@@ -208,10 +208,7 @@ def load_runnable_controller(path: str) -> "Controller | Guest":
 
 
 def load_kinds(path: str | None, bucket: str) -> Kinds:
-    """Return the kinds that the controller at *path* declares for the bucket, none without a path.
-
-    Raises `UsageError` if the controller has no kind for the bucket, and as `load_controller` does.
-    """
+    """Return the kinds that the controller at *path* declares for the bucket, if it is given."""
     if path is None:
         return []
     from natsctl.controller.slots import slots  # noqa: PLC0415 - see above

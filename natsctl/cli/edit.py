@@ -159,10 +159,7 @@ def _editor() -> list[str]:
 
 @contextmanager
 def _edited_file(command: Sequence[str], prefix: str) -> Iterator["_EditedFile"]:
-    """Create a temporary file that only this user can read, for the editor *command*.
-
-    The file is deleted at the end of the context, unless it was kept.
-    """
+    """Create a temporary file that only this user can read, for the editor *command*."""
     descriptor, name = tempfile.mkstemp(prefix=f"{prefix.replace('/', '_')}-", suffix=".yaml")
     os.close(descriptor)
     file = _EditedFile(command, Path(name))
@@ -178,11 +175,7 @@ class _EditedFile:
         self.path, self.kept, self._command = path, False, command
 
     async def edit(self, text: str) -> str:
-        """Open *text* in the editor, and return the text when the editor has ended.
-
-        Raises `UsageError` if the editor cannot be started, and `NatsctlError` if it fails or
-        leaves a file that cannot be read. A changed file is kept then.
-        """
+        """Open *text* in the editor, and return the text when the editor has ended."""
         self.path.write_text(text, "utf-8")
         try:
             process = await asyncio.create_subprocess_exec(*self._command, str(self.path))

@@ -1,4 +1,4 @@
-"""`natsctl get`, `history`, `wait` and `diff`: what is stored, and what will be."""
+"""`natsctl get`, `history` and `wait`: what is stored, and what will be."""
 
 import asyncio
 import math
@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
-from natsctl.cli.command import App, Files, Labels, Objects, OneObject, exit_status, report
+from natsctl.cli.command import App, Labels, Objects, OneObject
 from natsctl.cli.output import (
     JSON,
     TABLE,
@@ -28,16 +27,12 @@ from natsctl.cli.output import (
     write_json,
     write_result,
     write_table,
-    write_unified,
     write_value,
 )
 from natsctl.cli.terminal import flush, write_line, write_notice, write_text
-from natsctl.cli.values import apply, read_documents
-from natsctl.core.compare_and_set import read
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import (
     InvalidObjectError,
-    NatsctlError,
     NotFoundError,
     StoreError,
     StoreTimeoutError,
@@ -58,7 +53,6 @@ from natsctl.model.store import Applied, Batch, Change, Deleted, Listed, Listing
 from natsctl.operate.buckets import (
     Selection,
     declared_columns,
-    existing_bucket,
     matches,
     message_at,
     open_bucket,
@@ -191,10 +185,7 @@ async def _list(
 
 
 async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -> None:
-    """Write the entries of a large bucket as they come; only their keys stay in memory.
-
-    A table keeps the widths of its first page.
-    """
+    """Write the entries of a large bucket as they come; only their keys stay in memory."""
     rows, last, some = Rows(output, await _columns(source, output)), "", False
     async for page in _pages(BucketStore(source, keys=pattern), labels):
         if output in TABLES:
@@ -385,12 +376,10 @@ def _spec(value: bytes) -> bytes:
         return value
 
 
-# ---- conditions and differences, with the exit codes and messages of kubectl
+# ---- conditions, with the exit codes and messages of kubectl
 
 Met = Callable[[Document | None], bool]
 """Whether an object, None if it doesn't exist, meets a condition."""
-
-DIFFERENT, TROUBLE = 1, 2  # exit statuses of `diff`
 
 
 @app.add(
@@ -503,43 +492,3 @@ def _condition(text: str) -> Met:
     raise UsageError(
         f"--for {text!r} must be condition=TYPE, jsonpath={{PATH}}=VALUE, create or delete"
     )
-
-
-@app.add(
-    "natsctl diff -f greetings.yaml",
-    "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl diff -f -",
-)
-async def diff(options: NatsOptions, *, file: Files) -> None:
-    """Show what natsctl apply would change.
-
-    Exit codes: 0 if nothing differs, 1 if something differs, 2 or more after an error.
-    """
-    different = False
-    try:
-        documents = read_documents(file)
-        async with connect(options) as connection:
-            for document in documents:
-                bucket = await existing_bucket(connection, document.bucket)
-                current = await read(BucketStore(bucket), document.key)
-                value = apply(current, document.new)
-                if current is None or value != current.value:
-                    different = True
-                    before, after = (
-                        None if stored is None else _shown(bucket.name, document.key, stored)
-                        for stored in (None if current is None else current.value, value)
-                    )
-                    write_unified(f"{bucket.name}/{document.key}", before, after)
-    except NatsctlError as error:
-        report(error)
-        raise typer.Exit(max(TROUBLE, exit_status(error))) from error
-    if different:
-        raise typer.Exit(DIFFERENT)
-
-
-def _shown(bucket: str, key: str, value: bytes) -> dict[str, object]:
-    shown = described(bucket, Message(key, 0, value, marker=None, created=""))
-    del shown["revision"]
-    metadata = shown.get("metadata")
-    if isinstance(metadata, dict):
-        shown["metadata"] = dict(sorted(metadata.items()))
-    return shown

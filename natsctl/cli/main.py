@@ -37,7 +37,7 @@ COMMANDS = {
     "apply": ("writing", OBJECTS, "Apply objects from files."),
     "edit": ("edit", OBJECTS, "Edit an object in an editor."),
     "delete": ("writing", OBJECTS, "Delete objects."),
-    "diff": ("get", OBJECTS, "Show what natsctl apply would change."),
+    "diff": ("writing", OBJECTS, "Show what natsctl apply would change."),
     "wait": ("get", OBJECTS, "Wait until objects meet a condition."),
     "label": ("writing", OBJECTS, "Set or remove labels of objects."),
     "annotate": ("writing", OBJECTS, "Set or remove annotations of objects."),

@@ -128,10 +128,7 @@ _NO_EXAMPLES = ("__init__", "demo")
 
 
 def example_files() -> dict[str, Path]:
-    """Return the file of each example by its name.
-
-    The wheel has the examples in `natsctl/examples`, a checkout in `controllers`.
-    """
+    """Return the file of each example by its name."""
     installed = PACKAGE / "examples"
     folder = installed if installed.is_dir() else PACKAGE.parent / "controllers"
     return {

@@ -7,12 +7,12 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache, partial
 from itertools import repeat
 from typing import Annotated, Any
 
 import msgspec
 import typer
-import yaml
 from msgspec import UNSET
 
 from natsctl.cli.terminal import coloured, write_line, write_text, writing
@@ -26,24 +26,24 @@ from natsctl.operate.entries import NO_COLUMNS, cells_of, described, headings_of
 from natsctl.telemetry.escaping import escaped, is_unsafe, json_escaped, yaml_escaped
 from natsctl.telemetry.hiding import abbreviated
 
-_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
+@cache
+def _dumper() -> Any:
+    """Return the writer of YAML, with exact numbers, and escapes of unsafe characters."""
+    import yaml  # noqa: PLC0415 - most commands write no YAML
 
-class _ExactDumper(_Dumper):  # type: ignore[misc]  # PyYAML may be built without libyaml
-    """Writes exact numbers, and unsafe characters as escapes in double quotes."""
+    def text_node(dumper: Any, text: str) -> Any:
+        style = '"' if is_unsafe(text) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
+    def exact_node(dumper: Any, exact: ExactNumber) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:float", exact.text)
 
-def _text_node(dumper: Any, text: str) -> Any:
-    style = '"' if is_unsafe(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-def _exact_node(dumper: Any, exact: ExactNumber) -> Any:
-    return dumper.represent_scalar("tag:yaml.org,2002:float", exact.text)
-
-
-_ExactDumper.add_representer(str, _text_node)
-_ExactDumper.add_representer(ExactNumber, _exact_node)
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # PyYAML may lack libyaml
+    dumper: Any = type("ExactDumper", (base,), {})
+    dumper.add_representer(str, text_node)
+    dumper.add_representer(ExactNumber, exact_node)
+    return partial(yaml.dump, Dumper=dumper, sort_keys=False, allow_unicode=True)
 
 
 def json_text(value: object, *, indent: int = 2) -> str:
@@ -62,7 +62,7 @@ def yaml_text(value: object) -> str:
     A value that is nested too deeply for the YAML library is written as JSON, which is valid YAML.
     """
     try:
-        dumped = yaml.dump(value, Dumper=_ExactDumper, sort_keys=False, allow_unicode=True)
+        dumped: str = _dumper()(value)
     except RecursionError:
         return json_text(value, indent=-1)
     return yaml_escaped(dumped.rstrip("\n"))

@@ -198,10 +198,7 @@ class Validator(msgspec.Struct, frozen=True):
 
     @classmethod
     async def of(cls, connection: Connection, bucket: str, validate: Validate) -> "Validator":
-        """Return the validator of a bucket.
-
-        A notice names the reason if the schemas cannot be read; nothing is checked then.
-        """
+        """Return the validator of a bucket."""
         schemas: list[KindSchema] = []
         if validate is not Validate.IGNORE:
             try:

@@ -160,10 +160,7 @@ async def _participations(
 
 
 def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]:
-    """Send spans to the collector in the settings, if there is one.
-
-    Raises `UsageError` if the extra `otlp` is not installed.
-    """
+    """Send spans to the collector in the settings, if there is one."""
     if settings.otlp is None:
         return nullcontext()
     try:

@@ -120,9 +120,7 @@ def _status_lines(known: Statuses, *, wide: bool, mirrors: Sequence[str] = ()) -
     rows = [controller.row for controller in known.controllers]
     statuses = [status for controller in known.controllers for status in controller.statuses]
     headings = (*HEADINGS, *WIDE_HEADINGS) if wide else HEADINGS
-    lines = table_lines(
-        headings, [[*_cells(row), *(_wide_cells(row) if wide else ())] for row in rows]
-    )
+    lines = table_lines(headings, [_cells(row)[: len(headings)] for row in rows])
     if wide:
         daemons = [
             [row.name, daemon.name, daemon.state, daemon.mode or NONE, _number(daemon.keys)]
@@ -166,23 +164,16 @@ def _cells(row: StatusRow) -> list[str]:
     elif row.primaries is None:  # a program, or nobody knows
         numbers = (None, None, None, row.failing, row.quarantined)
     oldest_s = row.oldest_unanswered_s
+    activity = row.activity
+    counts = (None, None) if activity is None else (sum(activity.syncs), sum(activity.failures))
     return [
         *(row.name, daemon, row.state, row.mode or NONE),
         *map(_number, numbers),
         *(paused, NONE if row.primaries is None else _number(row.contested)),
         *(_number(queued), _number(row.waiting)),
         NONE if oldest_s is None else duration(oldest_s),
+        *map(_number, (row.queued, row.held, *counts)),  # if it's wide
     ]
-
-
-def _wide_cells(row: StatusRow) -> list[str]:
-    activity = row.activity
-    counts = (
-        [NONE, NONE]
-        if activity is None
-        else map(str, map(sum, (activity.syncs, activity.failures)))
-    )
-    return [_number(row.queued), _number(row.held), *counts]
 
 
 def _number(count: int | None) -> str:

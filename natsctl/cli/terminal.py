@@ -76,10 +76,7 @@ def write_stderr(text: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask the user whether to continue, unless *yes* is set.
-
-    Raises `typer.Exit` if the user declines, and `UsageError` if there is no terminal to ask on.
-    """
+    """Ask the user whether to continue, unless *yes* is set."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -140,10 +140,7 @@ def _check_json_fields(data: bytes) -> None:
 
 
 def _check_fields(node: yaml.Node, checked: set[int]) -> None:
-    """Raise `ConstructorError` if a mapping in the node has a field twice.
-
-    Skips the nodes in *checked*, because an alias may contain its own anchor.
-    """
+    """Raise `ConstructorError` if a mapping in the node has a field twice."""
     if id(node) in checked or isinstance(node, yaml.ScalarNode):
         return
     checked.add(id(node))

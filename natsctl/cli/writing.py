@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import typer
 from msgspec import UNSET, UnsetType
 
 from natsctl.cli import values
@@ -25,6 +26,7 @@ from natsctl.cli.command import (
     load_controller,
     load_kinds,
     option,
+    report,
     report_error,
 )
 from natsctl.cli.get import until
@@ -35,6 +37,7 @@ from natsctl.cli.output import (
     duration,
     write_differences,
     write_result,
+    write_unified,
 )
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import confirm, write_line, write_notice
@@ -62,6 +65,8 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.connection import connect as connect_to
+from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import BucketStore, connect
 from natsctl.model import documents
 from natsctl.model.kinds import KvKind
@@ -82,7 +87,7 @@ from natsctl.operate.desired import (
     with_reserved,
     with_stored_version,
 )
-from natsctl.operate.entries import object_in
+from natsctl.operate.entries import described, object_in
 from natsctl.operate.names import Name, parse_name
 
 if TYPE_CHECKING:
@@ -179,10 +184,7 @@ def _name(action: Action) -> str:
 async def writing(
     stores: StoreOptions, *, dry_run: bool, controller: str | None = None, output: str = TABLE
 ) -> AsyncIterator[Writing]:
-    """Connect, and yield the writes; the end of a dry run shows them, and what follows.
-
-    Raises `UsageError` for a controller or a format without a dry run.
-    """
+    """Connect, and yield the writes; the end of a dry run shows them, and what follows."""
     if output != TABLE and not dry_run:
         raise UsageError("--output is the format of a dry run: it needs --dry-run")
     if controller is not None and not dry_run:
@@ -463,6 +465,51 @@ async def _delete(target: Writing, bucket: Bucket, key: str) -> None:
     finalizers = ", ".join(documents.finalizers_of(document or {}))
     held = f"marked deleted{target.note}, held by {finalizers}"
     target.report(f"{bucket.name}/{key}", held if marked else f"deleted{target.note}")
+
+
+# ---- differences, with the exit codes of kubectl
+
+DIFFERENT, TROUBLE = 1, 2
+
+
+@app.add(
+    "natsctl diff -f greetings.yaml",
+    "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl diff -f -",
+)
+async def diff(options: NatsOptions, *, file: Files) -> None:
+    """Show what natsctl apply would change.
+
+    Exit codes: 0 if nothing differs, 1 if something differs, 2 or more after an error.
+    """
+    different = False
+    try:
+        read_in = values.read_documents(file)
+        async with connect_to(options) as connection:
+            for document in read_in:
+                bucket = await existing_bucket(connection, document.bucket)
+                current = await read(BucketStore(bucket), document.key)
+                value = values.apply(current, document.new)
+                if current is None or value != current.value:
+                    different = True
+                    before, after = (
+                        None if stored is None else _shown(bucket.name, document.key, stored)
+                        for stored in (None if current is None else current.value, value)
+                    )
+                    write_unified(f"{bucket.name}/{document.key}", before, after)
+    except NatsctlError as error:
+        report(error)
+        raise typer.Exit(max(TROUBLE, exit_status(error))) from error
+    if different:
+        raise typer.Exit(DIFFERENT)
+
+
+def _shown(bucket: str, key: str, value: bytes) -> dict[str, object]:
+    shown = described(bucket, Message(key, 0, value, marker=None, created=""))
+    del shown["revision"]
+    metadata = shown.get("metadata")
+    if isinstance(metadata, dict):
+        shown["metadata"] = dict(sorted(metadata.items()))
+    return shown
 
 
 # ---- labels and annotations

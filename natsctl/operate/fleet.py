@@ -160,10 +160,7 @@ class Fleet:
     async def _by_controller(
         self, names: Sequence[Name], named: str | None, failed: list[NatsctlError]
     ) -> dict[str, list[str]]:
-        """Return the keys by controller, without names none of the controller.
-
-        The errors of the others are added to *failed*.
-        """
+        """Return the keys by controller, without names none of the controller."""
         if not names:
             return {(await self.daemons()).controller(named): []}
         by_controller: dict[str, list[str]] = {}
@@ -471,10 +468,7 @@ def _only(names: Sequence[str], ambiguity: str) -> str:
 
 
 def unqueued(answers: Sequence[Queuing]) -> Iterator[NatsctlError]:
-    """Yield the error of each requested key that none of the daemons enqueued.
-
-    It is a `NotFoundError` for a key without an object.
-    """
+    """Yield the error of each requested key that none of the daemons enqueued."""
     source = next((answer.source for answer in answers if answer.source), "")
     prefix = f"{source}/" if source else ""
     for key in sorted(set.intersection(*(set(answer.unknown) for answer in answers))):

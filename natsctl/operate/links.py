@@ -65,10 +65,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 async def link_states(connection: Connection, bucket: str | None) -> list[LinkState]:
-    """Return the states of all links, or of those from one bucket's objects.
-
-    Raises the errors of `existing_bucket`.
-    """
+    """Return the states of all links, or of those from one bucket's objects."""
     records = defaultdict[str, dict[str, list[_Record]]](lambda: defaultdict(list))
     for record in (await _records(connection)).values():
         records[record.bucket][record.key].append(record)
@@ -97,10 +94,7 @@ async def link_states(connection: Connection, bucket: str | None) -> list[LinkSt
 
 
 async def forget_link(connection: Connection, name: Name) -> None:
-    """Remove the links of an object, and their records.
-
-    Raises `NotFoundError` if there are none.
-    """
+    """Remove the links of an object, and their records."""
     exists = name.bucket in await bucket_names(connection)
     store = BucketStore(Bucket(connection, name.bucket), Object)
     records = [

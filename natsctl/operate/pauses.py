@@ -75,10 +75,7 @@ def local_user() -> str:
 
 
 async def pause_object(connection: Connection, bucket: str, key: str, pause: Pause) -> None:
-    """Set the annotation of an object; a pause that it has is replaced.
-
-    Raises `NotFoundError` if the object does not exist, and `UsageError` if it has no metadata.
-    """
+    """Set the annotation of an object; a pause that it has is replaced."""
     store = BucketStore(Bucket(connection, bucket))
 
     def change(current: Stored | None) -> bytes:
@@ -90,10 +87,7 @@ async def pause_object(connection: Connection, bucket: str, key: str, pause: Pau
 
 
 async def resume_object(connection: Connection, bucket: str, key: str) -> Resumption:
-    """Remove the pause of an object; purge an object that was deleted while it was paused.
-
-    Raises `UsageError` if the object has no metadata.
-    """
+    """Remove the pause of an object; purge an object that was deleted while it was paused."""
     store = BucketStore(Bucket(connection, bucket))
     stored = await read(store, key)
     if stored is None:

@@ -1,7 +1,7 @@
 """Combines what the daemons of one controller report to one row."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -148,22 +148,20 @@ def combined(
         conflict=conflict(statuses),
         state=working[0].state if working else statuses[0].state,
         primaries=_max(status.primaries for status in working),
-        keys=_sum(working, lambda status: status.keys),
+        keys=_sum(status.keys for status in working),
         unhealthy=_sum(  # an older daemon does not count them
-            working,
-            lambda one: max(
-                one.unhealthy, one.failing_count, one.invalid_count, one.quarantined_count
-            ),
+            max(one.unhealthy, one.failing_count, one.invalid_count, one.quarantined_count)
+            for one in working
         ),
-        failing=_sum(working, lambda status: status.failing_count),
-        invalid=_sum(known, lambda status: status.invalid_count),
-        paused=_sum(known, lambda status: status.paused_count),
-        quarantined=_sum(working, lambda status: status.quarantined_count),
-        contested=_sum(known, lambda status: status.contested_count),
+        failing=_sum(status.failing_count for status in working),
+        invalid=_sum(status.invalid_count for status in known),
+        paused=_sum(status.paused_count for status in known),
+        quarantined=_sum(status.quarantined_count for status in working),
+        contested=_sum(status.contested_count for status in known),
         paused_whole=next((pause for pause in pauses if pause is not None), None),
-        queued=sum(queue.depth for queue in queues) if queues else None,
-        held=sum(queue.held for queue in queues) if queues else None,
-        waiting=sum(queue.waiting for queue in queues) if queues else None,
+        queued=_sum(queue.depth for queue in queues),
+        held=_sum(queue.held for queue in queues),
+        waiting=_sum(queue.waiting for queue in queues),
         oldest_unanswered_s=_max(status.oldest_unanswered_s for status in working),
         lanes=_lanes([status.lanes for status in working if status.lanes is not None]),
         activity=_activity([status.activity for status in working if status.activity is not None]),
@@ -199,15 +197,10 @@ def _lanes(lanes: Sequence[Lanes]) -> Lanes | None:
     """Return the lanes of several daemons together, in the order of one."""
     if not lanes:
         return None
-    held, ready, waiting = (
-        [key for lane in lanes for key in getattr(lane, place)]
-        for place in ("held", "ready", "waiting")
-    )
-    return Lanes(
-        held=sorted(held, key=lambda key: -key.s)[:LANE_MAX],
-        ready=sorted(ready, key=lambda key: -key.s)[:LANE_MAX],
-        waiting=sorted(waiting, key=lambda key: key.s)[:LANE_MAX],
-    )
+    held = sorted((key for lane in lanes for key in lane.held), key=lambda key: -key.s)
+    ready = sorted((key for lane in lanes for key in lane.ready), key=lambda key: -key.s)
+    waiting = sorted((key for lane in lanes for key in lane.waiting), key=lambda key: key.s)
+    return Lanes(held, ready, waiting).limited(LANE_MAX)
 
 
 def _activity(activities: Sequence[Activity]) -> Activity | None:
@@ -225,11 +218,9 @@ def _activity(activities: Sequence[Activity]) -> Activity | None:
     return Activity(syncs, failures, activities[0].interval_s)
 
 
-def _sum(
-    statuses: Sequence[ControllerStatus], count: Callable[[ControllerStatus], int | None]
-) -> int | None:
-    counts = [number for number in map(count, statuses) if number is not None]
-    return sum(counts) if counts else None
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [number for number in counts if number is not None]
+    return sum(known) if known else None
 
 
 def _max(numbers: Iterable[N | None]) -> N | None:
