@@ -267,5 +267,8 @@ class Daemons:
 
 
 def _stopped(verb: Verb, controller: str) -> NoDaemonError:
-    action = "leads it now" if verb.acts else f"answers {verb} requests about it"
-    return NoDaemonError(f"controller {controller} runs, but no daemon {action}")
+    if verb.acts:
+        return NoDaemonError(f"controller {controller} runs, but no daemon leads it now")
+    return NoDaemonError(
+        f"controller {controller} runs, but no daemon answers {verb} requests about it"
+    )

@@ -357,3 +357,13 @@ async def test_members_count_together_and_know_the_same_tree(
     trees = [await natsctl.done("describe", "greetings/a", "-o", "json") for _ in range(6)]
     assert len(set(trees)) == 1
     assert '"Unknown"' not in trees[0]
+
+
+async def test_two_applications_with_one_name_warn_of_each_other(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    first = await daemon(GREETINGS)
+    (folder / "other.py").write_text(OTHER)
+    async with natsctl.running("run", "-c", "other:Greetings") as second:
+        await first.logged("controllers have the same name")
+        await second.logged("controllers have the same name")

@@ -64,3 +64,27 @@ async def test_commands_ask_for_confirmation_on_a_terminal(
     assert await natsctl.typed("y", "delete", "apps", "--all") == 0
     assert (await natsctl("get", "parts", "-o", "json")).json == []
     assert (await natsctl("get", "apps", "-o", "json")).json == []
+
+
+async def test_gc_apply_needs_force_if_the_primary_bucket_is_empty_or_recreated(
+    natsctl: Natsctl, apps: KeyValue, parts: KeyValue, jetstream: JetStreamContext
+) -> None:
+    await apps.put("a", b'{"spec": {}}')
+    await natsctl.done("resync", *APPS)
+    await natsctl.done("gc", "plan", *APPS)
+    await jetstream.purge_stream("KV_apps")
+    empty = await natsctl("gc", "plan", *APPS)
+    assert len(empty.rows) == 1
+    assert "the daemon removes nothing: the bucket of App.apps is empty" in empty.err
+    assert (await natsctl("gc", "apply", *APPS, "--yes")).status == 1
+    await jetstream.delete_key_value("apps")
+    await jetstream.create_key_value(KeyValueConfig(bucket="apps", history=5))
+    refused = await natsctl("gc", "apply", *APPS, "--yes")
+    assert refused.status == 1
+    assert (
+        "nothing is removed: the bucket of App.apps is empty" in refused.err
+    )  # the reason why garbage collection is held
+    assert refused.err.endswith("; remove it anyway with --force\n")
+    assert await keys(parts) == ["a"]
+    forced = await natsctl.done("gc", "apply", *APPS, "--yes", "--force")
+    assert forced.splitlines()[-1] == "Part.parts/a deleted"

@@ -347,7 +347,7 @@ async def test_errors_of_a_real_server_become_natsctl_errors(
         await transport.call("POST", collection, body=connection)
     with pytest.raises(NotFoundError, match="configmaps 'two'"):
         await transport.call("GET", f"{collection}/two")
-    with pytest.raises(StoreMissingError, match="no namespace 'nowhere'"):
+    with pytest.raises(StoreMissingError, match="there is no namespace 'nowhere'"):
         await transport.call("POST", "/api/v1/namespaces/nowhere/configmaps", body=connection)
     for path in ("/api/v1/nothings", "/apis/no.such/v1/things", f"{collection}/one/nothing"):
         with pytest.raises(StoreMissingError, match="no such kind"):

@@ -18,6 +18,7 @@ from natsctl.errors import (
     NatsctlError,
     StoreError,
     TooLargeError,
+    TooManyRequestsError,
 )
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.service import (
@@ -323,3 +324,18 @@ async def test_an_invalid_answer_is_reported_as_a_version_difference(
         daemons = await Daemons.find(connection)
         with pytest.raises(NatsctlError, match="the daemon may have another version"):
             await daemons.status("shops")
+
+
+async def test_a_service_that_stays_too_busy_raises_too_many_requests(
+    connection: Connection, raw_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsctl.daemon.client.FIND_S", 4.0)
+
+    async def busy(message: Msg) -> None:
+        headers = {ERROR: "there are too many requests: try again later", ERROR_CODE: "429"}
+        await raw_client.publish(message.reply, b"", headers=headers)
+
+    await raw_client.subscribe("$SRV.INFO.natsctl", cb=busy)
+    await raw_client.request("$JS.API.INFO")
+    with pytest.raises(TooManyRequestsError, match="try again later"):
+        await Daemons.find(connection)

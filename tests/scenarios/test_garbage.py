@@ -608,3 +608,13 @@ async def test_a_controller_can_override_garbage_secondaries() -> None:
         await asyncio.sleep(350)
         assert [round(time) for time in cycle_times] == [0, 100, 200, 300]
         assert client.parts.keys() == ["lost", "shop.main"]
+
+
+async def test_a_missing_bucket_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(Apps()) as harness:
+        client = await converged(harness, "shop")
+        client.apps.fail(StoreMissingError("apps is missing"))
+        await asyncio.sleep(LONG)
+        lines = [it.message for it in caplog.records if "collecting no garbage" in it.message]
+        assert ["apps is missing" in line for line in lines] == [True]
+        assert refusals(caplog) == []
