@@ -44,22 +44,13 @@ TRIAL_NAME, TRIAL_DIGEST = 43, 8  # characters; with a dash, the 52 of a CronJob
 GONE_S = 30.0  # how long the deletion of an object that is recreated may take
 LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two reads of a deleted object, doubling
 
+REFUSALS = (InvalidObjectError, PermissionDeniedError, TooLargeError, ConflictError)
+
 REASON_CONTESTED = "FieldsContested"
 REASON_RECREATED = "Recreated"
 
 Report = Callable[[str, EventType, str, str], None]
 """Logs a fact about a primary's key and sends it as an event: key, type, reason, message."""
-
-
-class _Task(msgspec.Struct, frozen=True):
-    """A sealed manifest to apply for *owner*; `lost` are the fields that others changed."""
-
-    sealed: Document
-    key: str
-    owner: Owner
-    force: bool
-    adopt: bool = False
-    lost: Sequence[LostField] = ()
 
 
 class KubeSecondary(Owned[T]):
@@ -90,7 +81,7 @@ class KubeSecondary(Owned[T]):
             *(f".metadata.annotations.{name}" for name in msgspec.structs.astuple(names)),
         }
 
-    async def apply(
+    async def apply(  # noqa: C901 - one straight line
         self, manifest: T | Manifest | msgspec.Struct, *, force: bool = True, adopt: bool = False
     ) -> int:
         """Apply *manifest* to the object, and return the revision of the object.
@@ -111,17 +102,35 @@ class KubeSecondary(Owned[T]):
         sealed = self._with_marks(manifest, owner)
         key = self._kube_kind.key_of(sealed)
         with self._writes.writing(self.informer, key):
-            seen = await self._newest(key)
-            if seen is not None and self._last.is_current(sealed, seen):
-                return seen.revision
-            if await self._waits(sealed, key, seen):
-                return 0 if seen is None else seen.revision
-            lost = None if seen is None else await self._lost_fields(sealed, seen)
-            if seen is not None and lost == []:
-                self._last.applied(sealed, seen)
-                return seen.revision
-            task = _Task(sealed, key, owner, force, adopt, lost or ())
-            return await self._apply(task, seen)
+            current = await self._newest(key)
+            if current is not None and self._last.is_current(sealed, current):
+                return current.revision
+            if await self._waits(sealed, key, current):
+                return 0 if current is None else current.revision
+            lost = None if current is None else await self._lost_fields(sealed, current)
+            if current is not None and lost == []:
+                self._last.applied(sealed, current)
+                return current.revision
+            for _ in range(ATTEMPTS):  # to exactly one object: the cached one, else the stored one
+                if current is not None:
+                    # an object with the digest of this manifest is the owner's, also without labels
+                    ours = adopt or self._last.carries(sealed, current)
+                    ours = ours and not self.foreign(current)
+                    if not ours and not await self.owns(owner, current):
+                        self._refuse_foreign(current, owner)
+                try:
+                    return await self._send(sealed, current, force=force, lost=lost or ())
+                except FieldConflictError:
+                    raise
+                except ImmutableFieldError as error:
+                    if current is None or self._on_immutable != "recreate":
+                        raise
+                    if not await self.owns(owner, current):
+                        raise
+                    current = await self._remove(sealed, current, error)
+                except ConflictError:
+                    current = await read(self._store, key)
+        raise ConflictError(f"{key} of {self.kind.name} is replaced all the time: try later")
 
     async def create(self, manifest: T | Manifest | msgspec.Struct) -> int:
         """Create the object and return its revision, or 0 if the kind is optional and missing.
@@ -136,7 +145,7 @@ class KubeSecondary(Owned[T]):
         key = self._kube_kind.key_of(sealed)
         with self._writes.writing(self.informer, key):
             try:
-                return await self._send(_Task(sealed, key, owner, force=False), None)
+                return await self._send(sealed, None, force=False)
             except ConflictError:
                 current = await read(self._store, key)
                 if current is not None:
@@ -197,35 +206,19 @@ class KubeSecondary(Owned[T]):
         document, partly = documents.parse(seen.value), self._kube_kind.metadata_only
         return lost_fields(sealed, document, managed.managers, self._manager, metadata_only=partly)
 
-    async def _apply(self, task: _Task, seen: Stored | None) -> int:
-        """Apply to exactly one object: the cached one, else the one that exists."""
-        current = seen
-        for _ in range(ATTEMPTS):
-            if current is not None:
-                # an object with the digest of this manifest is the owner's, whatever its labels say
-                ours = task.adopt or self._last.carries(task.sealed, current)
-                ours = ours and not self.foreign(current)
-                if not ours and not await self.owns(task.owner, current):
-                    self._refuse_foreign(current, task.owner)
-            try:
-                return await self._send(task, current)
-            except FieldConflictError:
-                raise
-            except ImmutableFieldError as error:
-                if current is None or self._on_immutable != "recreate":
-                    raise
-                if not await self.owns(task.owner, current):
-                    raise
-                current = await self._remove(task, current, error)
-            except ConflictError:
-                current = await read(self._store, task.key)
-        raise ConflictError(f"{task.key} of {self.kind.name} is replaced all the time: try later")
-
-    async def _send(self, task: _Task, current: Stored | None) -> int:
-        sealed, uid = task.sealed, "" if current is None else self.metadata(current).uid
+    async def _send(
+        self,
+        sealed: Document,
+        current: Stored | None,
+        *,
+        force: bool,
+        lost: Sequence[LostField] = (),
+    ) -> int:
+        """Apply the manifest; *lost* are the fields that others changed since the last apply."""
+        uid = "" if current is None else self.metadata(current).uid
         apply = partial(self._manifests.apply, sealed, manager=self._manager, uid=uid)
         try:
-            stored = await apply(force=task.force)
+            stored = await apply(force=force)
         except FieldConflictError as conflict:
             if not self._bookkeeping.issuperset(conflict.fields or {""}):
                 raise
@@ -236,64 +229,60 @@ class KubeSecondary(Owned[T]):
         if stored.revision == base:
             return stored.revision
         self._note_touched(stored)
-        owner, digest = task.owner.key, self._last.digest(sealed)
+        key, owner = self._kube_kind.key_of(sealed), self._owner().key
+        digest = self._last.digest(sealed)
         if current is None:
-            self.contests.created(task.key, owner, digest)
-        elif contest := self.contests.applied(task.key, owner, digest, task.lost):
-            message = f"{self.kind.name} {task.key}: {contest.fact}"
-            self._report(contest.owner, EventType.WARNING, REASON_CONTESTED, message)
+            self.contests.created(key, owner, digest)
+        elif contest := self.contests.applied(key, owner, digest, lost):
+            message = f"{self.kind.name} {key}: {contest.fact}"
+            self._report(owner, EventType.WARNING, REASON_CONTESTED, message)
         return self._note_write(Rewritten(stored, base))
 
     async def _remove(
-        self, task: _Task, current: Stored, error: ImmutableFieldError
+        self, sealed: Document, current: Stored, error: ImmutableFieldError
     ) -> Stored | None:
         """Delete the object and wait until it is gone; return a new object of its name, if any.
 
-        Raises `StoreError` if it is not gone in time: finalizers may hold it. Nothing is deleted
-        unless the server accepts the new object.
+        Nothing is deleted unless the server accepts the new object under another name, which is the
+        same for the same manifest, and short enough for every kind. Raises *error* if it refuses,
+        and `StoreError` if the object is not gone in time: finalizers may hold it.
         """
+        key, uid = current.key, self.metadata(current).uid
         if not self.is_terminating(current):
-            await self._check_new(task, error)
+            metadata = documents.metadata_of(sealed)
+            digest = self._last.digest(sealed)[:TRIAL_DIGEST]
+            name = f"{str(metadata['name'])[:TRIAL_NAME].rstrip('.-')}-{digest}"
+            trial = {**sealed, "metadata": {**metadata, "name": name}}
+            try:
+                await self._manifests.check_create(trial, manager=self._manager)
+            except REFUSALS as refused:
+                text = f"{error}; it is not deleted, because the server refuses the new object: "
+                raise ImmutableFieldError(f"{text}{refused}", error.fields) from refused
             try:
                 await self.delete_stored(current)
             except ConflictError:
-                return await read(self._store, task.key)
+                return await read(self._store, key)
             except NotFoundError:
                 return None
             fields = ", ".join(error.fields) or "a field"
-            message = f"{self.kind.name} {task.key} is deleted and created again to change {fields}"
-            self._report(task.owner.key, EventType.NORMAL, REASON_RECREATED, message)
+            message = f"{self.kind.name} {key} is deleted and created again to change {fields}"
+            self._report(self._owner().key, EventType.NORMAL, REASON_RECREATED, message)
         stored: Stored | None = current
         try:
             async with asyncio.timeout(GONE_S):
                 pause_s = LOOK_MIN_S
-                while (stored := await read(self._store, current.key)) is not None:
-                    if self.metadata(stored).uid != self.metadata(current).uid:
+                while (stored := await read(self._store, key)) is not None:
+                    if self.metadata(stored).uid != uid:
                         return stored
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LOOK_MAX_S)
         except TimeoutError as late:
             held = ", ".join(self._kube_kind.metadata((stored or current).value).finalizers)
             raise StoreError(
-                f"{self.kind.name} {current.key} is to be created again, but the deleted one is "
+                f"{self.kind.name} {key} is to be created again, but the deleted one is "
                 f"still there after {GONE_S:g} s; its finalizers: {held or 'none'}"
             ) from late
         return None
-
-    async def _check_new(self, task: _Task, error: ImmutableFieldError) -> None:
-        """Have the server check the new object under another name; raise *error* if it refuses.
-
-        The name is the same for the same manifest, and short enough for every kind.
-        """
-        metadata = documents.metadata_of(task.sealed)
-        digest = self._last.digest(task.sealed)[:TRIAL_DIGEST]
-        name = f"{str(metadata['name'])[:TRIAL_NAME].rstrip('.-')}-{digest}"
-        trial = {**task.sealed, "metadata": {**metadata, "name": name}}
-        try:
-            await self._manifests.check_create(trial, manager=self._manager)
-        except (InvalidObjectError, PermissionDeniedError, TooLargeError, ConflictError) as refused:
-            text = f"{error}; it is not deleted, because the server refuses the new object: "
-            raise ImmutableFieldError(f"{text}{refused}", error.fields) from refused
 
     def _note_touched(self, stored: Stored) -> None:
         if sync := current_sync.get():

@@ -68,9 +68,19 @@ class Backends:
         self.nats = self.nats if nats is None else nats
         self.kube = self.kube if kube is None else kube
 
-    def stores_of(self, kind: Kind[Any]) -> Stores:
+    def stores_of(self, kind: Kind[Any]) -> Stores | ManifestStores:
         """Return the system that stores the kind; raises `UsageError` if it is not connected."""
-        return self._cluster(kind) if isinstance(kind, KubeKind) else self._nats(kind)
+        if not isinstance(kind, KubeKind):
+            if self.nats is None:
+                raise UsageError(
+                    f"{kind.name} is stored in NATS, but no connection exists: pass nats="
+                )
+            return self.nats
+        if self.kube is None:
+            raise UsageError(
+                f"{kind.name} is stored in Kubernetes, but no cluster exists: pass kube="
+            )
+        return self.kube
 
     async def open(self, kind: Kind[Any]) -> Store:
         """Return the kind's store; raises `UsageError` if its system is not connected."""
@@ -79,16 +89,4 @@ class Backends:
 
     async def manifests(self, kind: KubeKind[Any]) -> ManifestStore:
         """Return the store of a kind of the cluster, as `open` does."""
-        return TapedStore(await self._cluster(kind).open(kind))
-
-    def _cluster(self, kind: Kind[Any]) -> ManifestStores:
-        if self.kube is None:
-            raise UsageError(
-                f"{kind.name} is stored in Kubernetes, but no cluster exists: pass kube="
-            )
-        return self.kube
-
-    def _nats(self, kind: Kind[Any]) -> Stores:
-        if self.nats is None:
-            raise UsageError(f"{kind.name} is stored in NATS, but no connection exists: pass nats=")
-        return self.nats
+        return TapedStore(await self.stores_of(kind).open(kind))
