@@ -81,12 +81,7 @@ from natsctl.operate.buckets import (
     message_at,
     published_schemas,
 )
-from natsctl.operate.desired import (
-    desires_the_same,
-    restorable,
-    with_reserved,
-    with_stored_version,
-)
+from natsctl.operate.desired import desires_the_same, restored_document
 from natsctl.operate.entries import described, object_in
 from natsctl.operate.names import Name, parse_name
 
@@ -677,8 +672,7 @@ def _restored(current: Stored | None, message: Message) -> bytes:
     before = None if current is None else object_in(current.value)
     document = object_in(message.value)
     if document is not None:
-        restored = with_stored_version(restorable(document), document)
-        return replace(current, with_reserved(restored, before))
+        return replace(current, restored_document(document, before))
     if before is not None:
         raise UsageError("it is not JSON with a spec or metadata")
     return replace(current, message.value)

@@ -41,7 +41,7 @@ from natsctl.model.plans import Difference
 from natsctl.model.reports import Branch
 from natsctl.operate.absent import explained_without_daemon, known_controllers
 from natsctl.operate.buckets import published_schemas
-from natsctl.operate.desired import desired, restorable, with_reserved, with_stored_version
+from natsctl.operate.desired import desired, restored_document, with_reserved
 from natsctl.operate.entries import object_in
 from natsctl.operate.faults import faults, schema_for
 from natsctl.operate.fleet import Fleet
@@ -129,7 +129,7 @@ async def restored(connection: Connection, name: Name, revision: int) -> NextVal
         raise UsageError(f"revision {revision} is a deletion: nothing can be restored from it")
     document, newest = _document(earlier), None if messages[-1].marker else messages[-1]
     before = None if newest is None else _document(newest)
-    new = with_reserved(with_stored_version(restorable(document), document), before)
+    new = restored_document(document, before)
     return _change(store, name.key, newest, new)
 
 

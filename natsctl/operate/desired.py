@@ -12,28 +12,29 @@ from natsctl.operate.entries import object_in
 _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFields")
 
 
-def desired(document: Document) -> Document:
-    """Return the object without its status and natsctl's bookkeeping."""
-    kept = documents.without(documents.metadata_of(document), *_BOOKKEEPING)
+def desired(document: Document, *, restorable: bool = False) -> Document:
+    """Return the object without its status and natsctl's bookkeeping.
+
+    A *restorable* one is also without deletion timestamp and reserved annotations.
+    """
+    left_out, deleted = (is_reserved, "deletionTimestamp") if restorable else (is_bookkeeping, "")
+    kept = documents.without(documents.metadata_of(document), *_BOOKKEEPING, deleted)
     kept["annotations"] = {
-        name: text for name, text in annotations_of(document).items() if not is_bookkeeping(name)
+        name: text for name, text in annotations_of(document).items() if not left_out(name)
     }
     other_fields = documents.without(document, "metadata", "status")
     return {**other_fields, "metadata": {name: field for name, field in kept.items() if field}}
 
 
-def restorable(document: Document) -> Document:
-    """Return the part of an earlier revision that a rollback restores.
+def restored_document(earlier: Document, current: Document | None) -> Document:
+    """Return an earlier revision with the reserved annotations of *current*.
 
-    Status, bookkeeping, the deletion timestamp and reserved annotations are left out.
+    It states the version that it was stored as; null if it stated none.
     """
-    result = desired(document)
-    metadata = dict(documents.metadata_of(result))
-    metadata.pop("deletionTimestamp", None)
-    metadata["annotations"] = {
-        name: text for name, text in annotations_of(document).items() if not is_reserved(name)
-    }
-    return {**result, "metadata": {name: field for name, field in metadata.items() if field}}
+    new = desired(earlier, restorable=True)
+    version = annotations_of(earlier).get(STORED_VERSION)
+    stated = {**annotations_of(new), STORED_VERSION: version}
+    return with_reserved(documents.with_annotations(new, stated), current)
 
 
 def with_reserved(new: Document, current: Document | None) -> Document:
@@ -49,12 +50,6 @@ def with_reserved(new: Document, current: Document | None) -> Document:
         return new
     combined = {**reserved, **new_annotations}
     return documents.with_annotations(new, documents.without(combined, *removed))
-
-
-def with_stored_version(new: Document, revision: Document) -> Document:
-    """Return *new* with the version that *revision* is stored as; null if it states none."""
-    version = annotations_of(revision).get(STORED_VERSION)
-    return documents.with_annotations(new, {**annotations_of(new), STORED_VERSION: version})
 
 
 def desires_the_same(first_value: bytes, second_value: bytes) -> bool:
