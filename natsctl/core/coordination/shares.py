@@ -87,11 +87,7 @@ class Shares:
     It does no I/O. The `see_` methods take what the watch shows, in its order, and the other ones
     return what to do. Masks have a bit for each share.
 
-    Args:
-        name: the controller's name.
-        lease: the session of this process.
-        count: the number of shares; with 1, they elect a leader.
-        workload: the controller's work; sessions with another one are strangers.
+    With a *count* of 1 they elect a leader. Sessions with another *workload* are strangers.
     """
 
     def __init__(
@@ -264,7 +260,6 @@ class Shares:
         ]
 
     def due_at(self, now: float) -> float:
-        """Return when something may be allowed that isn't yet."""
         silences = (other.since + self.wait_s for other in self.others.values() if not other.over)
         return min((at for at in (self.calm_at, *silences) if at > now), default=math.inf)
 
@@ -298,7 +293,6 @@ class Shares:
         self.released |= self.masks.get(self.lease.session, 0) & ~kept
 
     def heartbeat(self, now: float) -> SessionHeartbeat:
-        """Return the heartbeat of this session as it is now."""
         return SessionHeartbeat(
             session=self.lease.session,
             ttl_s=self.lease.ttl_s,
@@ -310,7 +304,6 @@ class Shares:
         )
 
     def end_mark(self, session: str) -> SessionHeartbeat:
-        """Return what replaces the heartbeat of a session that is over."""
         return SessionHeartbeat(session, self.lease.ttl_s, self.count, over=True)
 
     def refused(self) -> str:
@@ -412,7 +405,6 @@ class ShareState(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The sessions that have shares."""
         return tuple(self.shares)
 
 
@@ -434,17 +426,11 @@ class Participation:
 
     Args:
         leases: opens a part of the bucket of leases.
-        name: the controller's name.
-        owner: the kind of its primaries; empty if it isn't known.
         count: the number of shares: 1 to elect a leader, else `SHARES`.
-        ttl_s: others take over within this time after a process has died.
-        clock: see `Leadership`.
-        installation: the id of the NATS system.
-        clusters: the identity of the Kubernetes cluster by controller, see `Workload`.
-        first_run: see `FirstRun`.
+        ttl_s: others take over within this time after a process has died; see `Lease`.
+        clusters: the identity of the Kubernetes cluster by controller; with *owner*, the kind of
+            the primaries, and *installation* a part of the `Workload`.
         identity: the name of this process; by default its host and process id.
-
-    Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
 
     def __init__(
@@ -482,7 +468,6 @@ class Participation:
         self._logged: object = None  # what the last log line said
 
     def state(self) -> ShareState:
-        """Return the part of this process now."""
         shares, leadership = self._shares, self.leadership
         works = leadership.leads and leadership.epoch is not None
         free = shares.every & ~sum(shares.masks.values())
@@ -565,7 +550,6 @@ class Participation:
                 log.warning("record left to expire", error=_text_of(error))
 
     async def _leave(self) -> None:
-        """Let others have the shares at once."""
         shares, lease = self._shares, self._shares.lease
         if lease.renewals:
             await self._replace_own(lease, shares.end_mark(lease.session))
@@ -583,7 +567,6 @@ class Participation:
     # ---- the watch
 
     async def _watch(self) -> None:
-        """Follow the records, and open a watch that broke again."""
         pause_s = RETRY * self._shares.lease.ttl_s
         while True:
             try:
@@ -626,7 +609,6 @@ class Participation:
     # ---- a step of the session
 
     async def _step(self, group: asyncio.TaskGroup, now: float) -> None:
-        """Work as the rules allow it, send what is due, and wait until something may change."""
         self._changed.clear()
         self._grant(now)
         self._send(group, now)
@@ -758,14 +740,12 @@ class Participation:
                 return
 
     def _cannot_read(self, key: str) -> None:
-        """Give the share of the key to a process that can read its object, once there is one."""
         self._shares.unreadable |= 1 << self.leadership.share_of(key)
         self._changed.set()
 
     # ---- what people see
 
     def _report(self) -> None:
-        """Log once what this process does, or why it doesn't."""
         shares, leadership = self._shares, self.leadership
         self._refused = shares.refused()
         if self._refused:
@@ -783,13 +763,11 @@ class Participation:
             self._log(log.info, "sharing keys", members=members, shares=mine)
 
     def _log(self, write: Callable[..., None], event: str, *fact: object, **fields: object) -> None:
-        """Log an event, unless the last one was the same *fact*, or had the same fields."""
         known, self._logged = self._logged, (event, fact or fields)
         if self._logged != known:
             write(event, **fields)
 
     def _log_error(self, error: Exception) -> None:
-        """Log an error of the store, unless it is the same as before."""
         self._known, before = False, self._error
         self._error = _text_of(error)
         if self._error != before:

@@ -156,7 +156,6 @@ class Leadership:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no work of a term runs."""
         return not self._running
 
     async def quiet(self) -> None:
@@ -191,7 +190,6 @@ class Leadership:
 
     @property
     def busy(self) -> int:
-        """The shares with syncs that have not ended."""
         return sum(1 << share for share, syncs in enumerate(self._syncs) if syncs)
 
     async def lead(self, work: Work, ended: Work) -> None:
@@ -275,11 +273,9 @@ class OwnKeys:
 
     @property
     def any(self) -> bool:
-        """Whether this process may sync any key now."""
         return not self.shared or self._ready > 0
 
     def count(self, keys: Collection[str]) -> int:
-        """Return how many of the keys this process may sync now."""
         return len(keys) if self.has is every_key else sum(map(self.has, keys))
 
     def only(self, keys: Collection[str]) -> None:
@@ -292,7 +288,6 @@ class OwnKeys:
 
     @property
     def _partial(self) -> list[Informer[Any]]:
-        """The informers that don't keep every value."""
         return [informer for informer in self._informers if informer.table.partial]
 
     @contextmanager
@@ -307,7 +302,6 @@ class OwnKeys:
             yield
 
     async def synced(self) -> None:
-        """Wait until every table is synced."""
         for informer in self._informers:
             await informer.table.synced.wait()
 
