@@ -93,24 +93,6 @@ async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync
         await eventually(only_the_leader_answers)
 
 
-async def test_status_shows_an_equal_message_of_two_daemons_once(
-    natsctl: Natsctl, daemon: Daemon
-) -> None:
-    elected = ("--leader-elect", "--lease-ttl", "600")
-    await daemon(GREETINGS, options=elected)
-    await natsctl.done("put", "greetings", "shop", "spec: {text: 5}", "--validate=ignore")
-    async with natsctl.running("run", "-c", GREETINGS, *elected) as second:
-        await second.logged("standing by")
-
-        async def counted_once() -> bool:
-            status = await natsctl("status")
-            assert [row[-8] for row in status.rows] == ["1"]
-            assert status.out.count("shop is skipped") == 1
-            return True
-
-        await eventually(counted_once)
-
-
 OTHER = """
 from natsctl import Controller, Object, kv, primary
 
@@ -335,35 +317,3 @@ async def test_a_controller_whose_daemon_died_is_down_with_its_failing_keys(
         return [row[2] for row in (await natsctl("status")).rows] == ["down", "down"]
 
     await eventually(are_down)
-
-
-async def test_members_count_together_and_know_the_same_tree(
-    natsctl: Natsctl, daemon: Daemon
-) -> None:
-    options = ("--shard",)
-    await daemon("controllers.greetings:Greetings", options=options)
-    await natsctl.done("put", "greetings/a", '{"spec": {"text": "hi"}}')
-    for number in range(6):
-        await natsctl.done("put", f"greetings/odd{number}", "[]", "--validate", "ignore")
-    await daemon("controllers.greetings:Greetings", options=options)
-
-    async def is_counted() -> bool:
-        status = await natsctl("status")
-        assert [row[-8] for row in status.rows] == ["6"], status.out
-        assert "greetings: 2 members share the keys\n" in status.out
-        return True
-
-    await eventually(is_counted)
-    trees = [await natsctl.done("describe", "greetings/a", "-o", "json") for _ in range(6)]
-    assert len(set(trees)) == 1
-    assert '"Unknown"' not in trees[0]
-
-
-async def test_two_applications_with_one_name_warn_of_each_other(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    first = await daemon(GREETINGS)
-    (folder / "other.py").write_text(OTHER)
-    async with natsctl.running("run", "-c", "other:Greetings") as second:
-        await first.logged("controllers have the same name")
-        await second.logged("controllers have the same name")

@@ -25,7 +25,6 @@ from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
 ELECT = ("--leader-elect", "--lease-ttl", "600")  # the process leads, however slow it is
-EXPIRING = ("--leader-elect", "--lease-ttl", "2")
 SLOW = """
 import asyncio
 import json
@@ -104,22 +103,6 @@ class Hub:
             ],
             "leases": await self.leases(),
         }
-
-    async def held_by_listeners(self) -> dict[str, Any]:
-        """Return the same after every watch has one consumer, which has a subscriber.
-
-        A watch may request a second consumer from a slow server, and deletes the one it drops.
-        """
-
-        async def one_for_each_watch() -> bool:
-            jetstream = jetstream_of(self.client)
-            streams = [info.config.name or "" for info in await jetstream.streams_info()]
-            consumers = [info for name in streams for info in await jetstream.consumers_info(name)]
-            watches = {(info.stream_name, info.config.filter_subject) for info in consumers}
-            return len(watches) == len(consumers) and all(info.push_bound for info in consumers)
-
-        await eventually(one_for_each_watch)
-        return await self.held()
 
     async def subscriptions(self) -> int:
         """Return the number of subscriptions of all clients and of the server's streams."""
@@ -371,21 +354,6 @@ _holding: list[asyncio.StreamWriter] = []
 async def _hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Keep the connection open without a response."""
     _holding.append(writer)
-
-
-async def test_the_consumers_and_the_lease_of_a_killed_daemon_expire(
-    natsctl: Natsctl, hub: Hub
-) -> None:
-    await jetstream_of(hub.client).create_key_value(KeyValueConfig(bucket="marks", history=5))
-    before = await hub.held()
-    async with at_work(natsctl, hub, *EXPIRING) as running:
-
-        async def is_leased() -> bool:
-            return len(await hub.leases()) == 1
-
-        await eventually(is_leased)
-        assert await running.ends(signal.SIGKILL) == -signal.SIGKILL
-    await eventually(lambda: hub.holds(before), within_s=60)
 
 
 async def test_an_embedded_server_runs_until_the_last_sync_ends(folder: Path) -> None:

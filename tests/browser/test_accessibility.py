@@ -101,22 +101,6 @@ async def test_the_keyboard_is_enough_from_home_to_a_difference(
     await expect(page.locator("table.diff")).to_be_visible()
 
 
-async def test_the_arrows_move_in_the_tree(visitor: Visitor, shops: str) -> None:
-    await visitor.open("/key/shops/reached")
-    root = visitor.page.get_by_role("treeitem", name="Shop.shops/reached")
-    part = visitor.page.get_by_role("treeitem", name="Part.parts/reached.a")
-    await expect(part).to_be_visible()
-    await root.focus()
-    await visitor.page.keyboard.press("ArrowDown")
-    await expect(part).to_be_focused()
-    await visitor.page.keyboard.press("ArrowLeft")
-    await expect(root).to_be_focused()
-    await visitor.page.keyboard.press("ArrowLeft")
-    await expect(part).to_be_hidden()
-    await visitor.page.keyboard.press("ArrowRight")
-    await expect(part).to_be_visible()
-
-
 async def test_the_shortcuts_are_explained(visitor: Visitor) -> None:
     await visitor.page.keyboard.press("?")
     dialog = visitor.page.get_by_role("dialog", name="Shortcuts")

@@ -95,12 +95,6 @@ async def test_a_reload_stays_signed_in(visitor: Visitor) -> None:
     await is_live(visitor.page, "Members")
 
 
-async def test_a_link_opens_in_a_new_tab(visitor: Visitor) -> None:
-    async with visitor.page.context.expect_page() as opening:
-        await visitor.page.get_by_role("link", name="Members").click(modifiers=["ControlOrMeta"])
-    await is_live(await opening.value, "Members")
-
-
 async def test_a_url_without_the_token_opens_beside_an_open_page(visitor: Visitor) -> None:
     page = await visitor.page.context.new_page()
     await page.goto(f"{visitor.console.base}/members")

@@ -266,34 +266,6 @@ async def test_an_object_is_kept_if_a_webhook_refuses_the_new_one(
     assert names - {"kube-root-ca.crt"} == {"shop"}
 
 
-async def test_an_object_is_not_recreated_because_of_another_rule_about_changes(
-    own_kube_server: KubeServer,
-) -> None:
-    namespace, nats = own_kube_server.new_namespace(), MemoryStores()
-    kind = kube("v1", "ConfigMap", namespace=namespace)
-    await put(nats, {"data": {"text": "one"}})
-    cause = {
-        "reason": "FieldValueInvalid",
-        "field": "data.text",
-        "message": 'Invalid value: "two": text cannot change by more than a letter at once',
-    }
-    rule = {"code": 422, "reason": "Invalid", "message": "x", "details": {"causes": [cause]}}
-
-    def denies(asked: dict[str, Any]) -> str | dict[str, Any]:
-        return rule if asked["operation"] == "UPDATE" else ""
-
-    async with working(
-        own_kube_server, controller_of(kind, on_immutable="recreate"), nats
-    ) as runtime:
-        await eventually(lambda: runtime.idle)
-        before = await own_kube_server.call("GET", path("ConfigMap", namespace))
-        async with webhook(own_kube_server, namespace, denies):
-            await put(nats, {"data": {"text": "two"}})
-            refusal = "more than a letter at once"
-            await eventually(lambda: refusal in runtime.status().failing.get("shop", ""))
-            assert await own_kube_server.call("GET", path("ConfigMap", namespace)) == before
-
-
 async def test_a_service_with_an_empty_address_can_be_changed_after_a_restart(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:

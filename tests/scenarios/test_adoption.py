@@ -58,12 +58,6 @@ class Adopting(Disks):
     adopt = True
 
 
-class AdoptingReconciler(Disks):
-    """Disks that are taken over, as the reconciler says."""
-
-    adopt_here = True
-
-
 @pytest.fixture
 def stores() -> MemoryStores:
     return MemoryStores()
@@ -153,15 +147,6 @@ async def test_an_object_adopts_by_an_annotation_and_by_a_name(
 ) -> None:
     async with disowning(cloud, stores, play):
         await play.annotate(**annotation)
-        await adopted(cloud, play)
-
-
-@pytest.mark.parametrize("controller", [Adopting, AdoptingReconciler])
-async def test_a_declaration_adopts(
-    cloud: Cloud, stores: MemoryStores, play: Play, controller: type[Disks]
-) -> None:
-    async with ran(controller(cloud, nats=stores)):
-        await play.put()
         await adopted(cloud, play)
 
 
@@ -290,23 +275,6 @@ async def test_a_plan_shows_an_adoption_and_a_stranger(
     assert cloud.disks == {"a": 7}
 
 
-async def test_an_explanation_shows_an_adoption_and_a_stranger(
-    cloud: Cloud, stores: MemoryStores, play: Play
-) -> None:
-    controller = Disks(cloud, nats=stores)
-    async with ran(controller):
-        await play.put()
-        await asyncio.sleep(POLL_S)
-        explanation = controller.explain("a")
-        assert explanation.external == []
-        (ready,) = (text for text in explanation.conditions if text.startswith("Ready="))
-        assert ready.startswith("Ready=False NotOwned: ")
-        assert "exists, and natsctl didn't create it, so nothing is changed" in ready
-        await play.annotate(adopt="true")
-        await asyncio.sleep(POLL_S)
-        assert controller.explain("a").external == ["a, adopted"]
-
-
 class TestDifferences:
     """What differs at an external resource is shown wherever a person looks."""
 
@@ -330,16 +298,6 @@ class TestDifferences:
         events = {event.reason: event.message for event in stores.events.events}
         assert events["UpdatedExternalResource"].endswith(": size is 7, not 1")
         assert caplog.text.count("external resource differs") == 1
-
-    async def test_a_failed_update_has_it(
-        self, cloud: Cloud, stores: MemoryStores, play: Play
-    ) -> None:
-        cloud.failures["update"] = PermissionError("read-only")
-        async with ran(Adopting(cloud, nats=stores)):
-            await play.put()
-            await asyncio.sleep(POLL_S)
-            expected = "cannot update: PermissionError: read-only (size is 7, not 1)"
-            assert await play.message() == expected
 
     async def test_a_resource_that_may_not_be_updated_has_it_in_its_status(
         self, cloud: Cloud, stores: MemoryStores, play: Play

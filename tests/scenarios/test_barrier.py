@@ -53,21 +53,6 @@ async def test_a_handler_sees_its_own_writes_if_the_watches_lag() -> None:
     assert controller.seen == [(number, number) for number in range(len(controller.seen))]
 
 
-async def test_a_handler_sees_its_own_writes_if_the_watches_are_blocked() -> None:
-    controller, stores = Counting(), SlowStores()
-    async with running(controller, stores=stores) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        with stores.store(PARTS).held_up(), stores.store(APPS).held_up():
-            for _ in range(3):
-                harness.runtime.enqueue_key("shop", Operation.MANUAL)
-                await asyncio.sleep(30)  # longer than the barrier waits
-        await harness.run_until_idle()
-
-    assert controller.seen[:4] == [(0, 0), (1, 1), (2, 2), (3, 3)]
-
-
 async def test_a_handler_sees_its_own_writes_if_their_answers_are_lost() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:
@@ -179,25 +164,6 @@ async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> N
             await client.app("reader")
             await asyncio.sleep(1)
             assert controller.seen_reads is None
-
-
-async def test_a_recreated_bucket_delays_a_key_only_once() -> None:
-    controller, stores = Counting(), SlowStores()
-    async with running(controller, stores=stores) as harness:
-        client = app_client(harness)
-        for number in range(10):
-            await client.app("shop", str(number))
-            await harness.run_until_idle()
-        client.parts.recreate()
-        await asyncio.sleep(60)
-        assert client.parts.keys() == ["shop"]
-        controller.seen.clear()
-        begun = asyncio.get_running_loop().time()
-        for _ in range(3):
-            harness.runtime.enqueue_key("shop", Operation.MANUAL)
-            await harness.run_until_idle()
-        assert asyncio.get_running_loop().time() - begun < 3.0
-        assert [counted for counted, _ in controller.seen] == [1, 2, 3]
 
 
 async def test_barrier_timeout_s_limits_the_wait_for_own_writes() -> None:

@@ -12,7 +12,6 @@ from natsctl import Controller, kv, primary, secondary
 from natsctl.core.installation import (
     INSTALLATION,
     KEY,
-    Installation,
     adopt,
     assign,
     installation,
@@ -117,23 +116,6 @@ async def test_the_deletion_of_a_primary_leaves_the_other_installations_object()
         assert configs(production_stores).document("default/shop-main")["data"] == {"text": "hi"}
 
 
-async def test_the_error_about_an_object_of_another_installation_names_that_installation() -> None:
-    production_stores, staging_stores = two_systems()
-    production_sites, staging_sites = Sites(), Sites()
-    async with running_in_both(
-        production_stores, staging_stores, production_sites, staging_sites
-    ) as (production, _):
-        await production_sites.sites.put("shop", site("hi"))
-        await production.run_until_idle()
-        await staging_sites.sites.put("shop", site("staging"))
-        await asyncio.sleep(60)
-
-        theirs = (await installation(production_stores)).id
-        refused = errors(staging_stores, "shop")[0]
-        assert f"of installation {theirs}" in refused
-        assert f"natsctl repair installation adopt {theirs}" in refused
-
-
 @pytest.mark.parametrize("options", [{"adopt": True}, {"force": True}])
 async def test_adopt_and_force_do_not_take_an_object_of_another_installation(
     options: dict[str, bool],
@@ -218,17 +200,6 @@ async def test_an_object_without_installation_and_primary_is_never_collected() -
         assert orphan.held == "it names no owner; it was made for Site.sites shop"
 
 
-async def test_an_object_without_installation_is_kept_if_its_primary_was_deleted() -> None:
-    stores = MemoryStores()
-    await put_site(stores, "bar")
-    await put_site(stores, "shop")
-    await stores.store(SITES).delete("shop")
-    await made_by_01(stores, "shop", "shop-main")
-    async with running(Sites(), stores=stores):
-        await asyncio.sleep(LONG)
-        assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
-
-
 async def put_site(stores: MemoryStores, key: str) -> None:
     await stores.store(SITES).create(key, b'{"spec": {"text": "hi"}}')
 
@@ -249,22 +220,6 @@ async def test_a_system_with_an_assigned_installation_id_needs_no_write() -> Non
         await harness.run_until_idle()
         assert configs(old).writes == before
         assert errors(new, "shop") == []
-
-
-async def test_each_object_of_an_adopted_installation_is_taken_over_with_one_write() -> None:
-    lost = MemoryStores()
-    async with running(controller := Sites(), stores=lost) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-    new = MemoryStores(kube=lost.kube)
-    await put_site(new, "shop")
-    await adopt(new, (await installation(lost)).id)
-    before = configs(lost).writes
-    async with running(Sites(), stores=new) as harness:
-        await harness.run_until_idle()
-        assert marks(new) == {"default/shop-main": (await installation(new)).id}
-        await asyncio.sleep(LONG)
-        assert configs(new).writes == before + 1
 
 
 async def test_objects_of_a_lost_installation_are_kept_until_it_is_adopted() -> None:
@@ -344,15 +299,6 @@ class SilentStores(MemoryStores):
 async def test_reading_the_id_has_a_deadline() -> None:
     with pytest.raises(StoreTimeoutError, match="within 3 s"):
         await installation(SilentStores(), deadline_s=3.0)  # type: ignore[arg-type]
-
-
-async def test_adopt_keeps_the_own_id_and_is_idempotent() -> None:
-    stores = MemoryStores()
-    own = await installation(stores)
-    await adopt(stores, "lost-1")
-    await adopt(stores, "lost-2")
-    assert await adopt(stores, "lost-1") == Installation(own.id, ("lost-1", "lost-2"))
-    assert await installation(stores) == Installation(own.id, ("lost-1", "lost-2"))
 
 
 async def test_an_installation_cannot_adopt_itself() -> None:

@@ -467,3 +467,21 @@ async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> N
         await documents.edit(store, "default/shop-a", metadata={"finalizers": None})
         await harness.run_until_idle()
         assert runtime.explain("shop").held == []
+
+
+async def test_an_edit_is_reverted_if_only_metadata_is_watched() -> None:
+    class Slim(Sites):
+        configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
+
+    async with running(controller := Slim()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        cached = controller.configs.get("default/shop-main")
+        assert cached is not None
+        assert "data" not in cached
+        await documents.edit(configs(harness), "default/shop-main", data={"text": "edited"})
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shop-main": "hi"}
+        writes = configs(harness).writes
+        await asyncio.sleep(controller.resync_s + 1)
+        assert configs(harness).writes == writes

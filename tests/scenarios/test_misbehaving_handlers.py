@@ -14,19 +14,14 @@ from natsctl import (
     Controller,
     HandlerError,
     Retry,
-    RetryAfter,
-    SimpleWatcher,
-    Snapshot,
     UsageError,
     blocking,
     primary,
 )
 from natsctl.testing import MemoryStores, VirtualTimeLoop, running
-from natsctl.watchers import InformerController
 from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Open, on, put
 from tests.support.controllers.app_controller import App, Apps, AppSpec, app_client
 from tests.support.eventually import eventually
-from tests.support.stores.sample_objects import THINGS
 
 
 class OwnError(BaseException):
@@ -99,12 +94,6 @@ async def test_the_error_names_a_coroutine_that_was_not_awaited() -> None:
     assert "HandlerError: sync_handler returned <coroutine object" in failure
 
 
-@pytest.mark.parametrize("delay", ["soon", -1, math.nan, math.inf, None, True])
-def test_retry_after_refuses_an_invalid_delay(delay: Any) -> None:
-    with pytest.raises(UsageError, match="RetryAfter needs seconds, 0 or more, and got"):
-        RetryAfter(delay)
-
-
 @on("managed", "dynamic")
 async def test_every_surface_refuses_an_invalid_returned_delay(
     surface: Open, caplog: pytest.LogCaptureFixture
@@ -138,11 +127,6 @@ async def test_every_surface_refuses_an_invalid_returned_delay(
 )
 async def test_an_exception_fails_its_own_key_only(surface: Open, error: BaseException) -> None:
     await check_that_only_bad_fails(surface, error)
-
-
-@on("controller", "watchers", "managed", "dynamic")
-async def test_a_keyboard_interrupt_of_a_handler_fails_its_own_key_only(surface: Open) -> None:
-    await check_that_only_bad_fails(surface, KeyboardInterrupt())
 
 
 async def check_that_only_bad_fails(surface: Open, error: BaseException) -> None:
@@ -221,23 +205,6 @@ async def test_a_sync_handler_that_is_not_async_is_refused() -> None:
     with pytest.raises(UsageError, match=r"Sync\.sync_handler is not `async def`: write"):
         async with running(Sync()):
             """Never get here."""
-
-
-async def test_the_error_about_a_watcher_function_names_async_def() -> None:
-    def added(_new: Snapshot[Any]) -> None:
-        """Return at once."""
-
-    errors, stores = list[Exception](), MemoryStores()
-    watchers = InformerController(name="things", nats=stores, error_handler=errors.append)
-    watchers.add_informer(THINGS)
-    watchers.add_watcher(SimpleWatcher(add_func=added), THINGS)  # type: ignore[arg-type]  # the mistake
-    task = asyncio.create_task(watchers.run())
-    await watchers.synced.wait()
-    await put(stores, "bad")
-    await asyncio.sleep(0.1)
-    watchers.stop()
-    await task
-    assert str(errors[0]).endswith("added returned None at once: write it with `async def`")
 
 
 async def test_a_retry_policy_that_fails_or_returns_garbage_is_replaced_by_backoff(
@@ -350,24 +317,6 @@ async def test_a_handler_that_ignores_a_stop_is_logged_with_key_and_line(
 # ---- the same error again and again
 
 
-@on()
-async def test_a_traceback_is_logged_once_and_each_retry_is_a_line_with_the_count(
-    surface: Open, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def handle(key: str) -> None:
-        if key == "bad":
-            raise ValueError("no luck")
-
-    async with surface(handle) as stores:
-        await put(stores, "bad")
-        await asyncio.sleep(5)
-    failures = [record for record in caplog.records if "ValueError: no luck" in record.getMessage()]
-    assert len(failures) > 2
-    assert [bool(record.exc_info) for record in failures[:3]] == [True, False, False]
-    assert "failures=" not in failures[0].getMessage()
-    assert "failures=3" in failures[2].getMessage()
-
-
 # ---- functions that block
 
 
@@ -472,14 +421,6 @@ def test_a_stop_waits_for_the_thread_of_a_cancelled_sync() -> None:
         assert controller.together == 0
 
     asyncio.run(sync_in_real_time())
-
-
-async def test_blocking_refuses_an_async_function() -> None:
-    async def fetch() -> None:
-        """Return at once."""
-
-    with pytest.raises(UsageError, match="fetch is `async def`: await it"):
-        await blocking(fetch)  # type: ignore[unused-coroutine]
 
 
 async def test_a_task_that_outlives_its_handler_cannot_start_a_thread() -> None:

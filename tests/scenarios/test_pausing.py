@@ -13,7 +13,6 @@ from natsctl import (
     Snapshot,
     kv,
 )
-from natsctl.errors import PausedError
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
@@ -140,15 +139,6 @@ async def test_a_pause_with_an_end_resumes_by_itself() -> None:
         await harness.run_for(AN_HOUR - 60)
         assert syncs_of(harness) == []
         await harness.run_for(61)
-        assert syncs_of(harness) == ["shop"]
-
-
-async def test_a_pause_that_has_ended_pauses_nothing() -> None:
-    async with running(Calm()) as harness:
-        client = await built(harness, "shop")
-        await edit(client.apps, "shop", *PAUSED, to=lasting(-1))
-        await change(client, "shop", "ho")
-        await harness.run_until_idle()
         assert syncs_of(harness) == ["shop"]
 
 
@@ -284,15 +274,6 @@ class TestWholeController:
             await harness.run_until_idle()
             assert sorted(syncs_of(harness)) == ["market", "shop"]
 
-    async def test_a_deleted_primary_of_a_paused_controller_keeps_its_secondaries(self) -> None:
-        async with running(Calm()) as harness:
-            client = await built(harness, "shop")
-            await set_record(client.stores, RECORD, "true")
-            await harness.run_for(1)
-            await client.apps.delete("shop")
-            await harness.run_for(AN_HOUR)
-            assert client.part_keys == ["shop.main"]
-
 
 class TestReports:
     """People see pauses."""
@@ -321,14 +302,6 @@ class TestReports:
                 ("Paused", "paused by ann@desk: waits for a disk"),
                 ("Resumed", "resumed; it was paused by ann@desk: waits for a disk"),
             ]
-
-    async def test_a_manual_sync_of_a_paused_key_is_refused(self) -> None:
-        async with running(Calm()) as harness:
-            client = await built(harness, "shop")
-            await edit(client.apps, "shop", *PAUSED, to="true")
-            await harness.run_for(1)
-            with pytest.raises(PausedError, match=r"shop is paused .*: natsctl resume apps/shop"):
-                await harness.runtime.sync("shop")
 
 
 async def test_a_primary_marked_deleted_keeps_its_finalizers_while_it_is_paused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from natsctl.core.environment import within
-from natsctl.core.quarantine import LENGTH, SLOT, ClaimedKeys
+from natsctl.core.quarantine import SLOT, ClaimedKeys
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
 from tests.support.controllers.quarantined_apps import Stuck, deaths, die, prepared, syncs_of
@@ -74,12 +74,6 @@ async def test_a_person_can_request_the_sync_of_a_quarantined_key(directory: Pat
         await harness.run_until_idle()
         assert syncs_of(harness) == ["market", "shop"]
         assert harness.runtime.status().quarantined == {}
-
-
-async def test_a_sync_that_ends_forgets_two_deaths(directory: Path) -> None:
-    async with after_deaths(directory, 2) as harness:
-        await harness.run_for(1)
-        assert await deaths(harness.stores) == []
 
 
 async def test_a_failing_key_keeps_its_count_of_failures_after_a_restart() -> None:
@@ -178,15 +172,6 @@ async def test_keys_that_were_synced_at_the_same_time_are_never_quarantined(
         assert await deaths(stores) == []
 
 
-async def test_a_key_of_another_controller_at_the_same_time_is_no_proof(directory: Path) -> None:
-    stores = await prepared()
-    for _ in range(3):
-        die(directory, "apps.0:shop", "sites.0:berlin")
-    async with running(Apps(), stores=stores) as harness:
-        await harness.run_until(lambda: "shop" in syncs_of(harness))
-        assert harness.runtime.status().quarantined == {}
-
-
 async def test_a_suspect_is_synced_although_other_keys_keep_the_workers_busy(
     directory: Path,
 ) -> None:
@@ -237,12 +222,6 @@ def left(directory: Path, loop: str = "apps.0") -> list[tuple[tuple[str, ...], b
     return [(found.keys, found.alone) for found in ClaimedKeys(directory).left_behind(loop)]
 
 
-@pytest.mark.parametrize("length", [1, SLOT - LENGTH, SLOT - LENGTH + 1])
-def test_each_worker_has_its_own_key_of_any_length(directory: Path, length: int) -> None:
-    die(directory, "apps.0:bank", f"apps.0:{'k' * length}")
-    assert left(directory) == [(("bank", "k" * min(length, SLOT - LENGTH)), False)]
-
-
 @pytest.mark.parametrize("directory", [None, Path("/dev/null/state")])
 def test_without_a_directory_on_disk_there_is_no_file(directory: Path | None) -> None:
     claims = ClaimedKeys(directory)
@@ -266,10 +245,3 @@ def test_a_damaged_file_has_no_keys(directory: Path, content: bytes) -> None:
 def test_only_the_user_can_read_the_state_directory(directory: Path) -> None:
     with ClaimedKeys(directory / "id").of_loop("apps.0", 1):
         assert (directory / "id").stat().st_mode & 0o777 == 0o700
-
-
-def test_the_file_has_all_its_blocks_before_a_key_is_noted(directory: Path) -> None:
-    with ClaimedKeys(directory).of_loop("apps.0", 20):
-        (path,) = directory.iterdir()
-        assert path.stat().st_size == 20 * SLOT
-        assert path.stat().st_blocks * 512 >= 20 * SLOT

@@ -378,39 +378,6 @@ async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
     await tasks[1]
 
 
-async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() -> None:
-    stores, calls = SlowStores(), list[str]()
-    sites = stores.store(SITES)
-    leaving, staying = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
-    tasks = [asyncio.create_task(operator.run()) for operator in (leaving, staying)]
-    await eventually(
-        lambda: all(
-            len(operator.participations["sites"].state().members) > 1
-            for operator in (leaving, staying)
-        )
-    )
-    keys = [f"s{number}" for number in range(20)]
-    for key in keys:
-        await put(sites, key, site())
-    await eventually(lambda: len(calls) == len(keys))
-    moving = {line.split()[2] for line in calls if line.startswith("one")}
-    calls.clear()
-    stores.way.delay_s = 5.0  # the listing of deletions takes this long
-    leaving.stop()
-    await tasks[0]
-    (runtime,) = staying.runtimes
-    assert isinstance(runtime, InformerController)
-    await eventually(lambda: all(map(runtime.holds, moving)), within_s=2 * TTL_S)
-    for key in moving:
-        await put(sites, key, site("new"))
-    await asyncio.sleep(2 * TTL_S)
-    for key in moving:
-        story = [line for line in calls if line.split()[2] == key]
-        assert story == [f"two add {key} hi", f"two update {key} hi new"]
-    staying.stop()
-    await tasks[1]
-
-
 async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() -> None:
     stores, calls, listings = SlowStores(), list[str](), list[int]()
     for number in range(20):

@@ -10,7 +10,6 @@ from natsctl import (
     Controller,
     ControllerRuntime,
     EventType,
-    NotFoundError,
     Operation,
     StoreTimeoutError,
     UsageError,
@@ -145,19 +144,6 @@ async def test_changes_precede_secondary_changes_and_those_precede_resyncs() -> 
         assert controller.syncs == ["busy", "changed", "tampered", "resynced"]
 
 
-async def test_a_resync_does_not_starve_under_higher_priority_keys() -> None:
-    controller = Slow(delay_s=0.1)
-    async with running(controller, stores=await filled(30)) as harness:
-        await harness.run_until_idle()
-        controller.begun.clear()
-        harness.runtime.enqueue_key("key-00000", Operation.RESYNC)
-        for number in range(1200):  # twice as many as the worker can sync
-            harness.runtime.enqueue_key(f"key-{1 + number % 29:05}", Operation.MANUAL)
-            await asyncio.sleep(0.05)
-
-        assert Counter(controller.keys())["key-00000"] == 1
-
-
 async def test_a_key_is_never_synced_by_two_workers_at_once() -> None:
     inside: Counter[str] = Counter()
     concurrent_max: Counter[str] = Counter()
@@ -272,18 +258,6 @@ async def test_start_is_called_after_the_caches_are_synced_and_before_the_first_
         assert [time for time, _ in controller.begun] == [10.0] * 3
 
 
-async def test_a_failed_start_ends_the_runtime_with_its_error() -> None:
-    class Broken(Slow):
-        async def start(self) -> None:
-            raise NotFoundError("there is no world")
-
-    controller, stores = Broken(), await filled(1)
-    with pytest.raises(NotFoundError, match="there is no world"):
-        await ControllerRuntime(controller, nats=stores).run()
-    assert controller.cleaned == 1
-    assert stores.store(Numbers).watches == 0
-
-
 async def test_a_controller_needs_exactly_one_primary() -> None:
     class Nothing(Controller):
         pass
@@ -326,31 +300,6 @@ async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> Non
             ("Part.parts", "shop.b"),
         ]
         assert (missing.kind, missing.key, missing.branches) == ("App.apps", "none", ())
-
-
-async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop", "1")
-        await harness.run_until_idle()
-        await client.app("shop", "2")
-        await harness.run_until_idle()
-        await client.parts.delete("shop.main")
-        await harness.run_until_idle()
-        harness.runtime.resync()
-        await harness.run_until_idle()
-        harness.runtime.enqueue_key("shop", Operation.MANUAL)
-        await harness.run_until_idle()
-        await client.apps.delete("shop")
-        await harness.run_until_idle()
-        explanation = harness.runtime.explain("shop")
-
-        reasons = [sync.operation for sync in explanation.syncs]
-        assert reasons == ["put", "secondary", "resync", "manual", "delete"]
-        counts = [(sync.created, sync.updated, sync.deleted) for sync in explanation.syncs]
-        assert counts == [(0, 1, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 1)]
-        assert (explanation.exists, explanation.revision) == (False, None)
-        assert explanation.owned == {"Part.parts": []}
 
 
 async def test_explain_has_the_place_of_a_key_in_the_queue() -> None:
@@ -402,18 +351,33 @@ async def test_a_controller_can_record_events_of_its_keys() -> None:
         assert client.events("shop") == [("Noted", "shop was noted")]
 
 
-async def test_resync_enqueues_every_primary() -> None:
-    controller = Slow()
-    async with running(controller, stores=await filled(10)) as harness:
-        await harness.run_until_idle()
-        controller.begun.clear()
-        harness.runtime.resync()
-        await harness.run_until_idle()
-        assert len(controller.keys()) == 10
-
-
 async def test_the_name_defaults_to_the_class_name() -> None:
     class Named(Slow):
         name = "something-else"
 
     assert (Slow().name, Named().name) == ("slow", "something-else")
+
+
+async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
+    async with running(Apps()) as harness:
+        client = app_client(harness)
+        await client.app("shop", "1")
+        await harness.run_until_idle()
+        await client.app("shop", "2")
+        await harness.run_until_idle()
+        await client.parts.delete("shop.main")
+        await harness.run_until_idle()
+        harness.runtime.resync()
+        await harness.run_until_idle()
+        harness.runtime.enqueue_key("shop", Operation.MANUAL)
+        await harness.run_until_idle()
+        await client.apps.delete("shop")
+        await harness.run_until_idle()
+        explanation = harness.runtime.explain("shop")
+
+        reasons = [sync.operation for sync in explanation.syncs]
+        assert reasons == ["put", "secondary", "resync", "manual", "delete"]
+        counts = [(sync.created, sync.updated, sync.deleted) for sync in explanation.syncs]
+        assert counts == [(0, 1, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 1)]
+        assert (explanation.exists, explanation.revision) == (False, None)
+        assert explanation.owned == {"Part.parts": []}

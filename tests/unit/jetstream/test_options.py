@@ -28,11 +28,6 @@ def test_no_representation_shows_a_secret() -> None:
         assert "one:4222" in text
 
 
-def test_the_repr_shows_only_given_options() -> None:
-    assert repr(NatsOptions()) == "NatsOptions()"
-    assert repr(NatsOptions(creds="a.creds")) == "NatsOptions(creds='a.creds')"
-
-
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -50,11 +45,6 @@ def test_the_repr_shows_only_given_options() -> None:
 )
 def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
     assert redacted(url) == shown
-
-
-def test_one_text_can_list_several_servers() -> None:
-    options = NatsOptions(servers=("nats://one, nats://ann:s3,cret@two", "three,four:1,"))
-    assert options.urls == ("nats://one", "nats://ann:s3,cret@two", "three", "four:1")
 
 
 def test_over_keeps_given_options_and_takes_the_others() -> None:

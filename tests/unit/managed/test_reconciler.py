@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Object, UsageError, kube, kv
+from natsctl import UsageError, kube, kv
 from natsctl.errors import ConflictError, RetryAfter, StoreError, StoreTimeoutError, TooLargeError
 from natsctl.managed import (
     AnnotationNames,
-    Condition,
     ExternalClientFns,
     ExternalConnectDisconnecterFns,
     Managed,
@@ -34,7 +33,6 @@ from tests.support.controllers.disk_reconciler import (
     CloudClient,
     Disk,
     Play,
-    clock,
     primary_of,
 )
 
@@ -76,14 +74,6 @@ class TestCreate:
         status = (await play.document())["status"]
         assert status["size"] == 3
         assert "lost" not in status  # create sets no status
-
-    async def test_an_object_is_creating_until_its_new_resource_is_observed(
-        self, play: Play
-    ) -> None:
-        play.cloud.appears_after_s = 20
-        await play.put()
-        assert await play.reconcile() == pytest.approx(0.1)
-        assert (await play.conditions())["Ready"] == CREATING
 
     async def test_intent_finalizer_and_condition_are_stored_before_create_runs(self) -> None:
         async def create(_managed: Managed[Disk]) -> None:
@@ -648,23 +638,6 @@ class TestConnecters:
         assert play.cloud.created == ["a"]
         assert "CannotDisconnectFromProvider" in play.reasons
 
-    async def test_a_disconnect_that_hangs_is_cancelled(self) -> None:
-        play = self._play(lambda: asyncio.sleep(3600), [])
-        await play.put()
-        await play.reconcile()
-        assert asyncio.get_running_loop().time() == 10
-
-    async def test_conditions_set_by_a_client_are_kept(self) -> None:
-        async def observe(managed: Managed[Any]) -> Observation:
-            managed.set_conditions(Condition.unavailable("it is full"))
-            return Observation(exists=True, up_to_date=True)
-
-        play = Play(client=lambda _: ExternalClientFns(observe_fn=observe))
-        await play.put()
-        for _ in range(2):
-            await play.reconcile()
-            assert (await play.conditions())["Ready"] == ("False", "Unavailable")
-
 
 class TestOutages:
     """The store of the managed object fails during a reconciliation."""
@@ -698,14 +671,6 @@ class TestOutages:
         await asyncio.sleep(10)
         play.fail(None)
         await work
-        assert (await play.annotations())["external-name"] == "disk-1"
-
-    async def test_a_result_is_stored_after_a_long_outage_by_the_same_process(
-        self, play: Play
-    ) -> None:
-        await self._cut_off(play)
-        await play.settle()
-        assert play.cloud.created == ["a"]
         assert (await play.annotations())["external-name"] == "disk-1"
 
     async def test_an_object_is_not_linked_to_the_resource_of_an_earlier_object_of_its_key(
@@ -742,69 +707,12 @@ class TestOutages:
         assert play.cloud.created == ["a"]
 
 
-class RefusingStore(MemoryStore):
-    """A store that refuses the documents for which *refused* returns True."""
-
-    def __init__(
-        self,
-        refused: Callable[[dict[str, Any]], bool],
-        error: StoreError = TooLargeError("it is too large"),  # noqa: B008 - never changed
-    ) -> None:
-        super().__init__(DISKS)
-        self.refused = refused
-        self.error = error
-
-    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        if self.refused(json.loads(value)):
-            raise self.error
-        return await super().update(key, value, revision=revision)
-
-
 def has(document: dict[str, Any], annotation: str) -> bool:
     return annotation in document.get("metadata", {}).get("annotations", {})
 
 
 class TestRefusedWrites:
     """The managed object cannot be written, but its status can."""
-
-    @pytest.mark.parametrize(
-        ("refused", "subject", "ready"),
-        [
-            (lambda disk: has(disk, NAMES.create_pending), "the intent to create", CREATING),
-            (lambda disk: bool(disk.get("metadata", {}).get("finalizers")), "the finalizer", None),
-            (
-                lambda disk: disk.get("metadata", {}).get("finalizers") == [],
-                "the removal of the finalizer",
-                DELETING,
-            ),
-            (lambda disk: "zone" in disk["spec"], "late initialization", None),
-        ],
-        ids=["intent", "finalizer", "release", "late initialization"],
-    )
-    async def test_a_write_that_is_refused_is_reported(
-        self,
-        refused: Callable[[dict[str, Any]], bool],
-        subject: str,
-        ready: tuple[str, str] | None,
-    ) -> None:
-        play = Play(store=RefusingStore(refused))
-        if subject == "the finalizer":
-            play.cloud.disks["found"] = 1
-            await play.put(external_name="found", size=2)
-        elif subject == "late initialization":
-            play.connect_with(lambda _: late_client(zone="b"))
-            await play.put()
-        elif ready == DELETING:
-            await settled(play)
-            await asyncio.sleep(31)  # the grace period ends
-            await play.primary.delete("a")
-            play.cloud.disks.clear()
-        else:
-            await play.put()
-        disks = dict(play.cloud.disks)
-        await self._failed(play, subject)
-        assert (await play.conditions()).get("Ready") == ready
-        assert play.cloud.disks == disks
 
     @staticmethod
     async def _failed(play: Play, subject: str) -> None:
@@ -873,15 +781,6 @@ class TestCustomResources:
         store: Any = inner if wrapper is None else wrapper(inner)
         return Play(store=store, kind=CUSTOM_DISKS, **options), inner
 
-    async def test_an_unknown_creation_reports_the_annotation_to_remove(self) -> None:
-        play, _ = self._play()
-        play.cloud.creates_and_fails = True
-        await play.put("shop/a")
-        with pytest.raises(TimeoutError):
-            await play.reconcile("shop/a")
-        await play.reconcile("shop/a")
-        assert f"remove the {NAMES.create_pending} annotation" in await play.message("shop/a")
-
     async def test_a_status_write_that_increments_the_generation_causes_no_loop(self) -> None:
         play, store = self._play(_GenerationStore)
         await play.put("shop/a")
@@ -891,26 +790,6 @@ class TestCustomResources:
         for _ in range(5):
             await play.reconcile("shop/a")
         assert store.writes == writes
-
-
-class Typed(Object, frozen=True):
-    spec: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-async def test_an_object_is_typed_for_its_client() -> None:
-    observed: list[Typed] = []
-
-    async def observe(managed: Managed[Typed]) -> Observation:
-        observed.append(managed.object)
-        return Observation(exists=True, up_to_date=True)
-
-    async def connect(_managed: Managed[Typed]) -> ExternalClientFns[Typed]:
-        return ExternalClientFns(observe_fn=observe)
-
-    store = MemoryStore(kv(Typed, bucket="typed"))
-    await store.create("a", b'{"spec": {"x": 1}}')
-    await ManagedReconciler(primary_of(store), connecter=connect, clock=clock).reconcile("a")
-    assert observed[0].spec == {"x": 1}
 
 
 class WeakKey(str):
