@@ -317,3 +317,13 @@ async def test_a_controller_whose_daemon_died_is_down_with_its_failing_keys(
         return [row[2] for row in (await natsctl("status")).rows] == ["down", "down"]
 
     await eventually(are_down)
+
+
+async def test_two_applications_with_one_name_warn_of_each_other(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    first = await daemon(GREETINGS)
+    (folder / "other.py").write_text(OTHER)
+    async with natsctl.running("run", "-c", "other:Greetings") as second:
+        await first.logged("controllers have the same name")
+        await second.logged("controllers have the same name")
