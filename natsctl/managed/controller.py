@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 from natsctl.core.backends import Backends
-from natsctl.core.environment import environment
 from natsctl.core.hosted import KeyedController
 from natsctl.core.informer import Informer
 from natsctl.core.loop import skips_invalid
@@ -159,7 +158,8 @@ class ManagedController(KeyedController, Generic[T]):
     async def opened(self) -> AsyncIterator[None]:
         kind, backends = type(self).kind, self._backends
         self._writes = writes = Writes()
-        writes.notes = environment().recordings is not None
+        self.host.enter()
+        writes.notes = self.host.environment.recordings is not None
         stores = backends.stores_of(kind)
         store = await backends.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from natsctl.core.coordination.term import KeyFilter
-from natsctl.core.environment import environment
 from natsctl.core.history import HandlerFailures
 from natsctl.core.host import Host
 from natsctl.core.loop import SyncLoop
@@ -397,7 +396,7 @@ class ResourceKind:
         """
         if isinstance(error, RetryAfter):
             return error.delay_s
-        plan = environment().plan
+        plan = self._host.environment.plan
         if plan is not None and not plan.continuous:
             plan.dropped(change.key, error)
             return None
