@@ -48,7 +48,8 @@ def play() -> Play:
 
 async def settled(play: Play, **annotations: str) -> Play:
     """Return the play with one object whose disk was created and observed."""
-    await play.put(**annotations)
+    await play.put()
+    await play.annotate(**annotations)
     await play.settle()
     return play
 
