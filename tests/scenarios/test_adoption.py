@@ -387,3 +387,20 @@ def test_the_option_of_a_controller_is_checked(cloud: Cloud) -> None:
 
     with pytest.raises(UsageError, match="adopt is 'yes', and must be True or False"):
         Wrong(cloud)
+
+
+async def test_an_explanation_shows_an_adoption_and_a_stranger(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    controller = Disks(cloud, nats=stores)
+    async with ran(controller):
+        await play.put()
+        await asyncio.sleep(POLL_S)
+        explanation = controller.explain("a")
+        assert explanation.external == []
+        (ready,) = (text for text in explanation.conditions if text.startswith("Ready="))
+        assert ready.startswith("Ready=False NotOwned: ")
+        assert "exists, and natsctl didn't create it, so nothing is changed" in ready
+        await play.annotate(adopt="true")
+        await asyncio.sleep(POLL_S)
+        assert controller.explain("a").external == ["a, adopted"]
