@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import ModuleType
@@ -94,6 +95,24 @@ class Bench:
             coroutine: Any = task.get_coro()
             with suppress(Exception):
                 coroutine.close()
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """Collect the warnings and errors of natsctl in this context; other handlers get none."""
+    logger, lines = logging.getLogger("natsctl"), list[str]()
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)
+    try:
+        yield lines
+    finally:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.removeHandler(handler)
 
 
 @contextmanager

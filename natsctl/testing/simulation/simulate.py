@@ -13,9 +13,10 @@ from typing import Self
 import msgspec
 
 from natsctl.errors import UsageError
-from natsctl.testing.simulation.bench import Bench
+from natsctl.testing.simulation.bench import Bench, logged
 from natsctl.testing.simulation.finding import Finding, Report, finding_of
 from natsctl.testing.simulation.objects import Objects, desired_objects
+from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Check, Checks, Ran, Run, Schedule, known_state
 from natsctl.testing.simulation.script import Author, StepAction, final_state
 from natsctl.testing.simulation.shrinking import Shrinker
@@ -167,7 +168,22 @@ class Simulation:
         shrinker = Shrinker(self.run, schedule, ran, self._author.complete)
         with suppress(KeyboardInterrupt):  # the finding is then longer than necessary
             shrinker.shrink()
-        return finding_of(self.subject, seed, shrinker.ran)
+        return finding_of(self.subject, seed, self._explained(shrinker))
+
+    def _explained(self, shrinker: Shrinker) -> Ran:
+        """Return the run; one that never settles for no known reason gets its last log line."""
+        ran = shrinker.ran
+        violation = ran.violation
+        if violation is None or violation.property is not Property.SETTLES or violation.difference:
+            return ran
+        with logged() as lines:
+            self._run(shrinker.schedule, None)
+        if not lines:
+            return ran
+        detail = f"{violation.detail}; the last log line: {lines[-1]}"
+        return msgspec.structs.replace(
+            ran, violation=msgspec.structs.replace(violation, detail=detail)
+        )
 
     def schedule(self, seed: int) -> Schedule:
         """Return the schedule of a seed."""
