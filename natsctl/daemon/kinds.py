@@ -226,4 +226,5 @@ async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
             log.debug("cannot publish schemas yet", error=error)
             await asyncio.sleep(backoff(failures, base_s=RETRY_S, limit_s=RETRY_MAX_S))
         else:
+            log.debug("all schemas are published")
             return
