@@ -108,14 +108,3 @@ async def test_a_dry_run_names_the_published_kind_and_its_list_items(
     (action,) = shown.json["actions"]
     assert action["kind"] == "Shop.shops"
     assert action["diff"] == [{"path": "spec.ports[name=b].at", "before": "2", "after": "3"}]
-
-
-@pytest.mark.usefixtures("shops")
-async def test_a_second_daemon_of_the_same_version_writes_no_schema(
-    natsctl: Natsctl, daemon: Daemon
-) -> None:
-    before = (await natsctl("get", "natsctl", "schema.Shop.shops", "-o", "json")).json
-    second = await daemon("shops:Shops", options=("--log-level", "debug"))
-    await second.logged("all schemas are published")
-    after = (await natsctl("get", "natsctl", "schema.Shop.shops", "-o", "json")).json
-    assert after == before

@@ -271,6 +271,13 @@ class TestPublish:
         assert stores.store(SCHEMAS).keys() == ["schema.PublishedShop.shops", "schema.Sign.signs"]
         assert await published(stores, "PublishedShop.shops") == SHOP
 
+    async def test_a_second_start_writes_nothing(self) -> None:
+        stores = MemoryStores()
+        for _ in range(2):
+            async with publishing(stores, [Shops()]):
+                await asyncio.sleep(1)
+        assert stores.store(SCHEMAS).writes == 2
+
     async def test_an_older_daemon_does_not_overwrite_a_newer_schema(self) -> None:
         stores = MemoryStores()
         newer = msgspec.structs.replace(SHOP, controller_version="1.10")
