@@ -15,7 +15,7 @@ time, and a session that no record names is of any age. Between epochs only orde
 count, so larger distances are one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple, TypeAlias
 
@@ -130,6 +130,14 @@ class Shares:
         members = (idle._replace(lease=0), *[idle] * (scope.members - 1))
         newest = (HEARTBEAT, *[""] * (scope.members - 1))
         return World(record, (), newest, members, scope.faults)
+
+    def parts(self, w: World) -> tuple[Hashable, ...]:
+        """Return the state in parts, few of which differ between many states."""
+        return (w.record, w.copy, w.newest, w.faults, *w.members)
+
+    def whole(self, parts: Sequence[Any]) -> World:
+        record, copy, newest, faults, *members = parts
+        return World(record, copy, newest, tuple(members), faults)
 
     # ---- what is checked
 
@@ -442,6 +450,28 @@ class Shares:
     # ---- one state for all that differ only in names
 
     def tidy(self, w: World) -> World:
+        """Names of sessions and shares, and distances between epochs, don't matter."""
+        numbers = range(self.scope.shares)
+        if len(numbers) == 1:
+            return self.tidied(w)
+        keys = [self.share_key(w, share) for share in numbers]
+        orders = (p for p in permutations(numbers) if [keys[i] for i in p] == sorted(keys))
+        same = tuple(numbers)
+        return min(self.tidied(w if p == same else self.renamed(w, {}, order=p)) for p in orders)
+
+    def share_key(self, w: World, share: int) -> list[tuple[int, ...]]:
+        """Return what's the same under another number of the share, and of the members."""
+
+        def whose(record: Record, i: int) -> int:
+            owner = record[1][share] if record else -2
+            return -3 if owner == i else min(owner, 0) if owner < self.scope.members else 1
+
+        return sorted(
+            (m.silent[share], m.released >> share & 1, whose(m.record, i), whose(m.change, i))
+            for i, m in enumerate(w.members)
+        )
+
+    def tidied(self, w: World) -> World:
         if w.copy and not w.faults.put_back:
             w = w._replace(copy=())
         records = [w.record, w.copy]
@@ -490,7 +520,13 @@ class Shares:
     def ordered(self, w: World) -> World:
         """Put the members into one order."""
         keys = [
-            (*m[:6], bool(m.record) and m.record[1].count(i), len(m.unread), len(m.change))
+            (
+                *m[:5],
+                m.released.bit_count(),
+                bool(m.record) and m.record[1].count(i),
+                len(m.unread),
+                len(m.change),
+            )
             for i, m in enumerate(w.members)
         ]
         numbers = range(len(keys))
@@ -507,14 +543,19 @@ class Shares:
         return self.renamed(w, {i: k for k, i in enumerate(order)})
 
     def renamed(
-        self, w: World, sessions: dict[int, int], epochs: dict[int, int] | None = None
+        self,
+        w: World,
+        sessions: dict[int, int],
+        epochs: dict[int, int] | None = None,
+        order: tuple[int, ...] = (),
     ) -> World:
-        """Give sessions new numbers, and epochs."""
+        """Give sessions new numbers, and epochs, and put the shares into another *order*."""
 
         def record(r: Record) -> Record:
             if not r:
                 return r
             owners = tuple([sessions.get(s, s) for s in r[1]])
+            owners = tuple([owners[share] for share in order]) if order else owners
             return (epochs[r[0]] if epochs else r[0], owners)
 
         def messages(unread: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -540,6 +581,14 @@ class Shares:
             )
             for m in w.members
         ]
+        if order:
+            members = [
+                m._replace(
+                    silent=tuple([m.silent[share] for share in order]),
+                    released=sum((m.released >> s & 1) << k for k, s in enumerate(order)),
+                )
+                for m in members
+            ]
         return w._replace(record=record(w.record), copy=record(w.copy), members=tuple(members))
 
 
