@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 import natsctl
-from natsctl.core.informer import Informer
 from natsctl.model.store import Applied, Stored
 from natsctl.testing import MemoryStore
 
@@ -52,7 +51,7 @@ def broken(key: str, revision: int) -> Applied:
 
 
 @asynccontextmanager
-async def informed(informer: Informer[Any]) -> AsyncIterator[None]:
+async def informed(informer: Any) -> AsyncIterator[None]:
     """Run an informer within the context, which begins once the cache is synced."""
     task = asyncio.create_task(informer.run())
     try:
@@ -63,7 +62,7 @@ async def informed(informer: Informer[Any]) -> AsyncIterator[None]:
         await asyncio.wait({task})
 
 
-async def caught_up(informer: Informer[Any], store: MemoryStore) -> None:
+async def caught_up(informer: Any, store: MemoryStore) -> None:
     """Wait until the cache has every object of the store."""
     for _ in range(1000):
         keys = store.keys()
