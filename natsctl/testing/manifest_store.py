@@ -6,7 +6,7 @@ has a status.
 """
 
 import functools
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 from natsctl.errors import (
@@ -290,7 +290,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
                 text = ", ".join(f"{name}: field is immutable" for name in fields)
                 raise ImmutableFieldError(f"{self.kind.name}: {text}", fields)
 
-    def _first_events(self, shown: Collection[str] | None) -> Iterator[WatchEvent]:  # noqa: ARG002 - no watch continues
+    def _listing(self) -> Iterator[WatchEvent]:
         yield Listing("memory")
         for _, document in sorted(self._objects.by_key.items()):
             if self._shows(document):

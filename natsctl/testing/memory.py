@@ -10,6 +10,7 @@ import msgspec
 
 from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, TooLargeError
 from natsctl.jetstream.bucket import stream_of
+from natsctl.jetstream.resume import NotResumedError, Proof, Seen
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import (
@@ -29,20 +30,22 @@ from natsctl.testing.recorder import MemoryRecorder
 from natsctl.testing.watched import WatchedObjects, WatchedStore
 
 HISTORY = 5
+DAY = 1 << 50  # far more than the writes of a bucket, which are its clock
 VALUE_BYTES_MAX = 1024 * 1024 - 256  # the default limit of a nats-server, less the headers
 
 
 Entry: TypeAlias = Stored | Deleted
 
 
-class MemoryStore(WatchedStore[Kind[Any], Entry]):
+class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
     """Keeps the objects of one kind in this process; a `Store`.
 
-    The next watch of a view continues where the one before broke, as on NATS, unless keys vanished
-    or the bucket is another one.
+    The next watch of a view continues where the one before broke, as on NATS, unless what it has
+    seen differs from the bucket.
 
     Tests inject faults: `break_watches` is a lost connection, `vanish` a purge by an administrator,
-    `recreate` a bucket that was deleted and created again, and `fail` a server that rejects every
+    `recreate` a bucket that was deleted and created again, `rename` another subject transform,
+    `turn_back_clock` a server's clock that was set back, and `fail` a server that rejects every
     request. A fault affects every kind in the same *bucket*.
     """
 
@@ -54,10 +57,7 @@ class MemoryStore(WatchedStore[Kind[Any], Entry]):
         self._name = kind.bucket if isinstance(kind, KvKind) else kind.name
         self._pattern = kind.keys if isinstance(kind, KvKind) else ">"
         self._fallbacks: int | None = None  # of the bucket, when it was first listed here
-        self._reader: Collection[str] | None = None  # the view that was watched last
-        self._losses = 0  # of the bucket, when the view was listed
-        self._taken = 0  # the newest revision that the view has
-        self._complete = False  # whether it has taken a whole list
+        self._reader: _Reader | None = None  # with the view that was watched last
 
     async def get(self, key: str) -> Stored:
         await self._pass()
@@ -115,7 +115,6 @@ class MemoryStore(WatchedStore[Kind[Any], Entry]):
 
     def vanish(self, *keys: str) -> None:
         """Remove keys without a delete marker and without an event of a watch."""
-        self._bucket.losses += 1
         for key in keys:
             del self._bucket.entries[key]
 
@@ -127,10 +126,21 @@ class MemoryStore(WatchedStore[Kind[Any], Entry]):
         self._bucket.recreate()
         self.break_watches()
 
+    def rename(self) -> None:
+        """Move the keys to other subjects, as another transform does, and end every watch.
+
+        The next watches list again: what was seen has other names now.
+        """
+        self.break_watches(listed=True)
+
+    def turn_back_clock(self) -> None:
+        """Let what is written from now on be a day older, as if the server's clock was set back."""
+        self._bucket.clock -= DAY
+
     def backup(self) -> "Backup":
         """Return a copy of the bucket for `restore`."""
         entries = {key: list(entries) for key, entries in self._bucket.entries.items()}
-        return Backup(entries, self._bucket.revision)
+        return Backup(entries, self._bucket.revision, dict(self._bucket.times))
 
     def restore(self, backup: "Backup") -> None:
         """Replace the bucket by an older copy, as a restored backup of a server does."""
@@ -181,42 +191,103 @@ class MemoryStore(WatchedStore[Kind[Any], Entry]):
             self._fallbacks, incarnation = self._bucket.fallbacks, str(self._bucket.incarnation)
         return [Listing(incarnation), *events, Listed(revision)]
 
-    def _event(self, change: Entry) -> WatchEvent | None:
-        if not matches(self._pattern, change.key):
-            return None
-        return change if isinstance(change, Deleted) else Applied(change)
+    def _event(self, change: tuple[Entry, int]) -> WatchEvent | None:
+        return _shown(change[0]) if matches(self._pattern, change[0].key) else None
 
-    def _first_events(self, shown: Collection[str] | None) -> list[WatchEvent]:
-        bucket, last = self._bucket, self._taken
+    def _first_events(
+        self, shown: Collection[str] | None
+    ) -> list[tuple[WatchEvent, tuple[Entry, int] | None]]:
+        bucket, times = self._bucket, self._bucket.times
         if shown is None:
-            return self._listing()
-        continues = shown is self._reader and self._complete and self._losses == bucket.losses
-        self._reader, self._losses, self._complete = shown, bucket.losses, False
-        if not continues:
-            self._taken = 0
-            return self._listing()
-        new = [self._event(entry) for entry in bucket.all() if entry.revision > last]
-        return [*(event for event in new if event is not None), Listed(bucket.revision)]
+            return [(event, None) for event in self._listing()]
+        if self._reader is None or self._reader.shown is not shown:
+            self._reader = _Reader(shown)
+        reader = self._reader
+        entries = self._since(reader) if reader.may_continue(bucket) else None
+        if entries is None:
+            begin, *_, end = self._listing()
+            entries = self._newest()
+            reader.begin(bucket)
+            first: list[tuple[WatchEvent, tuple[Entry, int] | None]] = [(begin, None)]
+        else:
+            end, first = Listed(bucket.revision), []
+        reader.complete = False
+        changes = [(_shown(entry), (entry, times.get(entry.revision, 0))) for entry in entries]
+        return [*first, *changes, (end, None)]
 
-    def _was_taken(self, shown: Collection[str] | None, event: WatchEvent) -> None:
-        if shown is None or shown is not self._reader:
-            return
-        if isinstance(event, Applied):
-            self._taken = max(self._taken, event.stored.revision)
-        elif isinstance(event, Deleted):
-            self._taken = max(self._taken, event.revision)
-        elif isinstance(event, Listed):
-            self._complete = True
+    def _since(self, reader: "_Reader") -> list[Entry] | None:
+        """Return the entries that follow what a reader has seen, None if more has changed."""
+        proof, times = Proof(reader.seen), self._bucket.times
+        kept = [entry for entry in self._bucket.all() if matches(self._pattern, entry.key)]
+        repeated = [entry for entry in kept if entry.revision >= reader.seen.first]
+        try:
+            proof.compare(
+                (entry.key, entry.revision, times.get(entry.revision, 0)) for entry in repeated
+            )
+            proof.finish()
+        except NotResumedError:
+            return None
+        new = [entry for entry in repeated if entry.revision > reader.seen.last]
+        names = {*reader.shown, *reader.deleted, *(entry.key for entry in new)}
+        return new if len(names) == len({entry.key for entry in kept}) else None
+
+    def _was_taken(
+        self,
+        shown: Collection[str] | None,
+        event: WatchEvent,
+        change: tuple[Entry, int] | None,
+    ) -> None:
+        reader = self._reader
+        if reader is not None and shown is reader.shown:
+            if change is not None:
+                reader.note(*change)
+            elif isinstance(event, Listed):
+                reader.complete = True
+
+
+class _Reader:
+    """What the reader of one view has seen of a bucket."""
+
+    def __init__(self, shown: Collection[str]) -> None:
+        self.shown = shown
+        self.seen = Seen()
+        self.deleted: set[str] = set()
+        self.complete = False  # whether it has taken a whole list
+        self._of = (0, 0)
+
+    def may_continue(self, bucket: "_Bucket") -> bool:
+        """Return whether the bucket may be the one that was seen."""
+        is_same = self._of == (bucket.incarnation, bucket.losses)
+        has_seen = self.complete and bool(self.seen.newest)
+        return is_same and has_seen and self.seen.last <= bucket.revision
+
+    def begin(self, bucket: "_Bucket") -> None:
+        """Begin a list."""
+        self.seen, self._of = Seen(), (bucket.incarnation, bucket.losses)
+        self.deleted.clear()
+
+    def note(self, entry: Entry, time: int) -> None:
+        """Note an entry that was taken."""
+        self.seen.note(((entry.key, entry.revision, time),))
+        if isinstance(entry, Deleted):
+            self.deleted.add(entry.key)
+        else:
+            self.deleted.discard(entry.key)
+
+
+def _shown(entry: Entry) -> WatchEvent:
+    return entry if isinstance(entry, Deleted) else Applied(entry)
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A copy of a bucket: the entries of its keys, and its revision."""
+    """A copy of a bucket: the entries of its keys, its revision, and when each was written."""
 
     entries: dict[str, list[Entry]]
     revision: int
+    times: dict[int, int] = {}
 
 
-class _Bucket(WatchedObjects[Entry]):
+class _Bucket(WatchedObjects["tuple[Entry, int]"]):
     """The entries of one bucket, which several kinds may share."""
 
     def __init__(self, kind: Kind[Any]) -> None:
@@ -224,6 +295,8 @@ class _Bucket(WatchedObjects[Entry]):
         declared = kind if isinstance(kind, KvKind) else None
         self.value_bytes_max = (declared and declared.max_value_bytes) or VALUE_BYTES_MAX
         self.entries: dict[str, list[Entry]] = defaultdict(list)
+        self.times: dict[int, int] = {}  # when each revision was stored
+        self.clock = 0
         self.incarnation = 1
         self.fallbacks = 0
         self._history = (declared and declared.history) or HISTORY
@@ -245,24 +318,25 @@ class _Bucket(WatchedObjects[Entry]):
 
     def append(self, entry: Stored | Deleted, *, purge: bool = False) -> None:
         self.writes += 1
+        self.clock += 1
         self.revision = entry.revision
         entries = self.entries[entry.key]
         entries.append(entry)
         del entries[: -1 if purge else -self._history]
-        self.notify(entry)
+        self.times[entry.revision] = self.clock
+        self.notify((entry, self.clock))
 
     def recreate(self) -> None:
         self.entries.clear()
+        self.times.clear()
         self.revision = 0
         self.incarnation += 1
-        self.losses += 1
 
     def restore(self, backup: Backup) -> None:
         self.entries.clear()
         self.entries |= {key: list(entries) for key, entries in backup.entries.items()}
-        self.revision = backup.revision
+        self.revision, self.times = backup.revision, dict(backup.times)
         self.fallbacks += 1
-        self.losses += 1
 
 
 class MemoryStores(Guarded):

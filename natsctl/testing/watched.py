@@ -62,8 +62,7 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         await self._pass()
         with self._watched.queue() as queue:
-            first = self._first_events(shown)
-            async with aclosing(self._events(queue, shown, first)) as events:
+            async with aclosing(self._events(queue, shown, self._first_events(shown))) as events:
                 yield events
 
     @property
@@ -95,11 +94,20 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
             self.break_watches()
 
     @abstractmethod
-    def _first_events(self, shown: Collection[str] | None) -> Iterable[WatchEvent]:
-        """Return the first events of a watch of this view."""
+    def _listing(self) -> Iterable[WatchEvent]:
+        """Return the first events of a watch."""
 
-    def _was_taken(self, shown: Collection[str] | None, event: WatchEvent) -> None:
-        """Note that the reader with this view has taken an event."""
+    def _first_events(
+        self,
+        shown: Collection[str] | None,  # noqa: ARG002 - for a store that continues a watch
+    ) -> list[tuple[WatchEvent, ChangeT | None]]:
+        """Return the first events of a watch of this view, each with its change."""
+        return [(event, None) for event in self._listing()]
+
+    def _was_taken(
+        self, shown: Collection[str] | None, event: WatchEvent, change: ChangeT | None
+    ) -> None:
+        """Note that the reader with this view has taken an event, which may show a change."""
 
     @abstractmethod
     def _event(self, change: ChangeT) -> WatchEvent | None:
@@ -117,14 +125,14 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
         self,
         queue: "asyncio.Queue[ChangeT | None]",
         shown: Collection[str] | None,
-        first: Iterable[WatchEvent],
+        first: Iterable[tuple[WatchEvent, ChangeT | None]],
     ) -> AsyncGenerator[WatchEvent, None]:
-        for event in first:
+        for event, change in first:
             yield event
-            self._was_taken(shown, event)
+            self._was_taken(shown, event, change)
         while (change := await queue.get()) is not None:
-            following = self._event(change)
-            if following is not None:
-                yield following
-                self._was_taken(shown, following)
+            shown_event = self._event(change)
+            if shown_event is not None:
+                yield shown_event
+                self._was_taken(shown, shown_event, change)
         raise WatchBrokenError(f"the watch of {self.kind.name} was broken")

@@ -24,6 +24,13 @@ async def test_a_watch_survives_deleted_consumers_under_writes(
         await bed.settled()
 
 
+async def test_a_watch_survives_deleted_consumers_of_idle_buckets(nats_server: NatsServer) -> None:
+    async with nats_test_bed(nats_server.url) as bed:
+        await delete_consumers(bed.admin)
+        await bed.user.put_all()
+        await bed.settled()
+
+
 async def test_a_recreated_bucket_deletes_no_secondary(nats_server: NatsServer) -> None:
     async with nats_test_bed(nats_server.url) as bed:
         await eventually(bed.swept)
@@ -50,6 +57,23 @@ async def test_a_bucket_recreated_with_some_keys_deletes_no_secondary(
         await bed.checker.settled(kept=kept)
         await eventually(lambda: refuses(bed, "recreated"))
         await bed.checker.settled(kept=kept)
+        assert not await bed.deleted_copies()
+
+
+async def test_a_bucket_recreated_after_it_was_reported_missing_deletes_no_secondary(
+    nats_server: NatsServer,
+) -> None:
+    async with nats_test_bed(nats_server.url) as bed:
+        await eventually(bed.swept)
+        kept = await bed.checker.copies()
+        config = await bed.admin.drop(THINGS)
+        await eventually(lambda: isinstance(bed.runtime.host.failure, StoreMissingError))
+        await eventually(lambda: refuses(bed, "does not exist"))
+        await bed.admin.restore(config)
+        await bed.checker.settled(kept=kept)
+        await eventually(lambda: refuses(bed, "recreated"))
+        await bed.user.put_all()
+        await bed.checker.settled()
         assert not await bed.deleted_copies()
 
 
@@ -86,6 +110,15 @@ async def test_a_purged_primary_bucket_deletes_no_secondary(nats_server: NatsSer
         await bed.user.put_all()
         await bed.checker.settled()
         assert not await bed.deleted_copies()
+
+
+async def test_secondaries_are_restored_after_their_bucket_was_purged(
+    nats_server: NatsServer,
+) -> None:
+    async with nats_test_bed(nats_server.url, verify_s=SOON_S) as bed:
+        bed.checker.forget_foreign()
+        await bed.admin.purge(COPIES)
+        await bed.settled()
 
 
 async def test_a_purged_primary_is_a_deletion(nats_server: NatsServer) -> None:

@@ -118,6 +118,13 @@ async def test_garbage_collection_works_while_a_server_is_down(nats_cluster: Nat
         await bed.settled()
 
 
+async def test_a_controller_starts_while_a_server_is_down(nats_cluster: NatsCluster) -> None:
+    async with nats_test_bed(nats_cluster.url, copies=REPLICATED) as bed:
+        await kill_leader(bed, nats_cluster, "natsctl")
+    async with nats_test_bed(nats_cluster.url, copies=REPLICATED):
+        pass
+
+
 async def test_a_controller_starts_at_the_moment_a_server_dies(
     nats_cluster: NatsCluster,
 ) -> None:

@@ -3,6 +3,7 @@
 What a watch misses is done between two watches of the same reader.
 """
 
+import asyncio
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +14,7 @@ import pytest
 
 from natsctl import KvKind, connect, kv
 from natsctl.errors import StoreDiffersError
-from natsctl.model.store import Store, Stores
+from natsctl.model.store import Listed, Store, Stores
 from tests.support.clients.nats_admin import Admin
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -173,6 +174,19 @@ class TestContinued:
             await bed.admin.purge("things", "k.3")
             await bed.lists()
 
+    async def test_a_list_of_another_reader_beside_the_watch_changes_nothing(
+        self, bed: Bed
+    ) -> None:
+        await bed.begin(THINGS)
+        store = bed.reader.store
+        async with store.watch(bed.reader.shown) as events:
+            assert isinstance(await anext(events), Listed)
+            following = asyncio.ensure_future(anext(events))
+            await Reader(store).catch_up()
+            following.cancel()
+            await asyncio.wait((following,))
+        await bed.continues(0)
+
     async def test_a_few_busy_keys_replace_no_proof(self, bed: Bed) -> None:
         await bed.begin(THINGS)
         for _ in range(20):
@@ -196,9 +210,19 @@ class TestListed:
         await bed.put("k.new")
         await bed.lists()
 
+    async def test_after_a_purge_of_the_last_message(self, bed: Bed) -> None:
+        await bed.begin(THINGS)
+        await bed.admin.purge("things", KEYS[-1])
+        await bed.lists()
+
     async def test_after_a_purge_of_everything(self, bed: Bed) -> None:
         await bed.begin(THINGS)
         await bed.admin.purge("things")
+        await bed.lists()
+
+    async def test_after_a_lower_limit_of_messages(self, bed: Bed) -> None:
+        await bed.begin(THINGS)
+        await bed.update(max_msgs=40, discard="old")
         await bed.lists()
 
     async def test_after_all_that_was_seen_last_was_replaced(self, bed: Bed) -> None:

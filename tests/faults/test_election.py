@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.clients.nats_admin import Admin, Entry, NoMessage
-from tests.support.controllers.sync_log import PAUSE_S
+from tests.support.controllers.sync_log import PAUSE_S, Book, Overlap, Record
 from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import no_consumers
 from tests.support.faults.process_group import Member, ProcessGroup, processes
@@ -177,6 +177,13 @@ async def change_lease(admin: Admin, fault: str) -> None:
             await admin.drop(LEASES)
 
 
+async def test_twenty_changes_of_leader_cause_no_overlap(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with processes(3, nats_server, tmp_path, ttl_s=2) as group:
+        await change_leaders(group, times=20)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_a_hundred_changes_of_leader_cause_no_overlap(
@@ -242,6 +249,37 @@ async def no_lease(admin: Admin) -> bool:
 
 
 @pytest.mark.parametrize(
+    "records",
+    [
+        ["1 begin", "2 begin"],
+        ["1 begin", "1 end", "1 step"],
+        ["3 begin 1", "2 begin 2", "3 step 3"],
+    ],
+)
+def test_the_sync_log_detects_overlaps(tmp_path: Path, records: list[str]) -> None:
+    book = log_with(tmp_path, records)
+    with pytest.raises(Overlap):
+        book.check(excused=frozenset({3}))
+
+
+def test_the_sync_log_reports_no_overlap_for_separate_syncs(tmp_path: Path) -> None:
+    records = ["1 begin", "1 step", "1 end", "3 begin", "2 begin", "3 end", "2 step", "2 end"]
+    log_with(tmp_path, records).check(excused=frozenset({3}))
+
+
+def test_the_sync_log_excuses_what_the_loop_had_begun_before_the_other(tmp_path: Path) -> None:
+    log_with(tmp_path, ["3 begin 1", "2 begin 2.5", "3 step 2.4"]).check(excused=frozenset({3}))
+
+
+def log_with(folder: Path, records: list[str]) -> Book:
+    book = Book(folder / "records")
+    parts = [(*record.split(), str(second)) for second, record in enumerate(records)]
+    lines = [Record(int(pid), event, "k", float(at)) for pid, event, at, *_ in parts]
+    book.path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return book
+
+
+@pytest.mark.parametrize(
     ("options", "former"),
     [
         pytest.param(("--leader-elect",), "turns", id="leader"),
@@ -268,10 +306,3 @@ async def test_daemons_stop_beside_one_of_version_0_2_and_go_on_when_it_is_gone(
         assert not any(member.begun(since) for member in group.members)
         await admin.delete(LEASES, former)
         await group.progress(*group.members)
-
-
-async def test_twenty_changes_of_leader_cause_no_overlap(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
-    async with processes(3, nats_server, tmp_path, ttl_s=2) as group:
-        await change_leaders(group, times=20)

@@ -69,6 +69,33 @@ async def test_a_controller_converges_after_a_lost_network_connection(
             await bed.settled()
 
 
+async def test_a_controller_converges_after_repeated_disconnections(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with (
+        through_proxy(own_kube_server) as (proxy, kubeconfig),
+        kube_test_bed(nats_server.url, own_kube_server, through=kubeconfig) as bed,
+    ):
+        async with meddling(bed, KEYS):
+            for _ in range(10):
+                await progress(bed, syncs=5)
+                proxy.cut()
+                await proxy.heal()
+        await bed.settled()
+
+
+async def test_a_controller_converges_after_a_pause_of_the_apiserver(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_test_bed(nats_server.url, own_kube_server, watch_timeout_s=2.0) as bed:
+        own_kube_server.pause()
+        await bed.put(*KEYS)
+        await bed.delete(*KEYS[1::4])
+        await eventually(lambda: bed.runtime.host.failure is not None)
+        own_kube_server.resume()
+        await bed.settled()
+
+
 async def test_a_controller_repairs_random_changes_of_its_objects(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:

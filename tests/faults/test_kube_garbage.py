@@ -43,6 +43,40 @@ async def test_owners_missing_from_a_stale_cache_keep_their_secondaries(
         assert (await bed.uids())["late"] == planted
 
 
+async def test_an_owner_recreated_during_the_grace_period_keeps_its_secondary(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before = await bed.uids()
+        mark = own_kube_server.mark()
+        for key in KEYS[:5]:  # no delete marker remains, so only a GC cycle finds the orphans
+            await bed.admin.purge(SITES, key)
+        await gc_cycles(1)
+        bed.controller.go_on.clear()
+        await bed.put(*KEYS[:5])
+        bed.controller.go_on.set()
+        await bed.settled()
+        await gc_cycles()
+        after = await bed.uids()
+        assert after.keys() == before.keys()
+        assert {key for key in after if after[key] != before[key]} <= bed.deleted(mark)
+        assert bed.deleted(mark) <= set(KEYS[:5])
+
+
+async def test_owners_deleted_and_recreated_repeatedly_keep_their_secondaries(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before = await bed.uids()
+        for _ in range(15):
+            await bed.delete(*KEYS[::2])
+            await bed.put(*KEYS[::2])
+        await bed.settled()
+        after = await bed.uids()
+        assert after.keys() == before.keys()
+        assert {key: after[key] for key in KEYS[1::2]} == {key: before[key] for key in KEYS[1::2]}
+
+
 async def test_no_garbage_is_collected_while_nats_is_down(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
@@ -58,6 +92,26 @@ async def test_no_garbage_is_collected_while_nats_is_down(
         await eventually(lambda: bed.deleted(mark))
         assert bed.deleted(mark) == {"late"}
         await bed.settled()
+
+
+async def test_a_recreated_primary_bucket_deletes_no_secondary(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before, mark = await bed.uids(), own_kube_server.mark()
+        cache = bed.controller.sites.informer.table
+        incarnation = cache.incarnation
+        config = await bed.admin.drop(SITES)
+        await bed.admin.restore(config)
+        await eventually(lambda: cache.incarnation != incarnation)
+        await gc_cycles()
+        plan = await eventually(lambda: recreated(bed.runtime))
+        assert len(plan.orphans) == len(KEYS)
+        assert bed.deleted(mark) == set()
+        await bed.put(*KEYS)
+        await bed.settled()
+        assert await bed.uids() == before
+        assert bed.deleted(mark) == set()
 
 
 async def test_a_bucket_recreated_while_no_controller_ran_deletes_no_secondary(
@@ -97,6 +151,21 @@ async def test_an_outage_of_the_apiserver_only_delays_the_deletion_of_secondarie
         assert bed.deleted(mark) <= set(KEYS[::2])
         after = await bed.uids()
         assert {key: after[key] for key in KEYS[1::2]} == {key: before[key] for key in KEYS[1::2]}
+
+
+async def test_secondaries_of_owners_purged_while_no_controller_ran_are_collected(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        await eventually(lambda: is_recorded(bed.admin.entry("natsctl", "gc.maps")))
+    async with bed.admin:
+        for key in KEYS[:3]:
+            await bed.admin.purge(SITES, key)
+        mark = own_kube_server.mark()
+        async with running(Maps(), nats_server.url, own_kube_server.kubeconfig()):
+            await eventually(lambda: len(bed.deleted(mark)) == 3)
+            assert await bed.equal()
+        assert bed.deleted(mark) == set(KEYS[:3])
 
 
 async def recreated(runtime: ControllerRuntime) -> GarbagePlan:

@@ -1,5 +1,7 @@
 """A controller survives a network that is cut, frozen and healed."""
 
+import asyncio
+
 import pytest
 
 from natsctl import StoreError
@@ -19,6 +21,18 @@ async def test_a_controller_converges_after_a_cut_connection(
             await bed.user.progress()
             await cut_proxy.heal()
             await bed.user.progress()
+        await bed.settled()
+
+
+async def test_a_controller_converges_after_repeated_cuts(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
+    async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
+        async with bed.user.writing():
+            for step in range(20):
+                cut_proxy.cut()
+                await cut_proxy.heal()
+                await asyncio.sleep(0.02 * (step % 7))
         await bed.settled()
 
 
@@ -64,3 +78,15 @@ async def test_deletions_with_purged_markers_are_detected_after_a_disconnection(
         await cut_proxy.heal()
         await bed.settled()
         assert bed.sights.gone == set(deleted_keys)
+
+
+async def test_secondaries_purged_during_a_disconnection_are_restored(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
+    async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
+        cut_proxy.cut()
+        await bed.lost()
+        for key in bed.user.keys[:20]:
+            await bed.admin.purge("copies", f"{key}.0")
+        await cut_proxy.heal()
+        await bed.settled()
