@@ -17,14 +17,15 @@ SHARED = {  # a fixture of the group's tests, and the name of the group
     "report": "report of a plain pytest",
 }
 KUBE = "kube"  # the parameter of a contract test that requests `kube_server` while it runs
+GROUPED = "grouped"  # in the input of a worker: whether it gets whole groups
 GROUP: pytest.StashKey[str | None] = pytest.StashKey()
 SERVERS: pytest.StashKey[ExitStack] = pytest.StashKey()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Find the groups, in a worker of pytest-xdist."""
-    if hasattr(config, "workerinput"):
+    """Find the groups, in a worker of pytest-xdist that gets whole groups."""
+    if getattr(config, "workerinput", {}).get(GROUPED):
         for item in items:
             item.stash[GROUP] = _group(item)
 

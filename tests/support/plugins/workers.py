@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli.forked_process import FORKS
-from tests.support.plugins.shared_servers import GROUP
+from tests.support.plugins.shared_servers import GROUP, GROUPED
 
 FORK_SERVER, GROUPS = "fork_server", "groups"
 FOLDER: pytest.StashKey[str] = pytest.StashKey()
@@ -26,6 +26,7 @@ def pytest_configure_node(node: Any) -> None:
         node.config.stash[FOLDER] = tempfile.mkdtemp()
     node.workerinput[FORK_SERVER] = FORKS.address
     node.workerinput[GROUPS] = f"{node.config.stash[FOLDER]}/{GROUPS}"
+    node.workerinput[GROUPED] = node.config.getvalue("dist") == "loadgroup"
 
 
 def pytest_configure(config: pytest.Config) -> None:
