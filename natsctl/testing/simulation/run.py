@@ -15,7 +15,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remove, store_of
 from natsctl.testing.simulation.properties import (
     Made,
@@ -254,11 +254,19 @@ class Run:
         return done
 
     def _break_watches(self, number: int) -> str:
-        """Break the watches of a store; of two in three, none can continue."""
+        """Break the watches of a store: what they have seen may stay, or get other names."""
         kinds = (*self._subject.kinds, LEASES)
         way, which = divmod(number, len(kinds))
-        store_of(self._stores, kinds[which]).break_watches(listed=bool(way % 3))
-        return f"break the watches of {place_of(kinds[which])}"
+        store, place = store_of(self._stores, kinds[which]), place_of(kinds[which])
+        done = f"break the watches of {place}"
+        if isinstance(store, MemoryStore) and way % 2:
+            store.turn_back_clock()
+            done += ", set its clock back"
+        if isinstance(store, MemoryStore) and way % 3:
+            store.rename()
+            return f"{done}, and rename its subjects"
+        store.break_watches()
+        return done
 
     def _later(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         async def act() -> None:
