@@ -243,11 +243,8 @@ class InformerController(Hosted):
             if kind.failure is not None:
                 raise kind.failure
 
-    def check_watcher(self, delivery: Delivery) -> None:
-        """Raise `UsageError` if the delivery's watcher or resource kind doesn't exist."""
-        self._registration(delivery)
-
-    def _registration(self, delivery: Delivery) -> tuple[ResourceKind, Registration]:
+    def registration(self, delivery: Delivery) -> tuple[ResourceKind, Registration]:
+        """Return what calls the delivery's watcher; raises `UsageError` if nothing does."""
         kind = self._resource_kinds.get(delivery.resource_kind)
         for registration in () if kind is None or not self._has_opened else kind.registrations:
             if registration.name == delivery.watcher:
@@ -260,9 +257,9 @@ class InformerController(Hosted):
         """Call one watcher with one change now, outside of the loops; raises its failure.
 
         Needs stores that are `opened` and tables that are `complete`. Raises the errors of
-        `check_watcher`.
+        `registration`.
         """
-        kind, registration = self._registration(delivery)
+        kind, registration = self.registration(delivery)
         source, before, after = kind.sources[0], delivery.before, delivery.after
         change = ObjectChange(key, source.kind, source.informer.store, before, after)
         await kind.deliver(registration, change)

@@ -63,6 +63,18 @@ def controller(
     return informer_controller
 
 
+def behind_a_slow_watcher(
+    recording: RecordingWatcher, first: RecordingWatcher
+) -> InformerController:
+    """Return a controller whose opinionated watcher gets a change 5 s after the *first* one."""
+    first.takes_s = 5
+    sites_controller = InformerController()
+    sites_controller.add_informer(SITES)
+    sites_controller.add_watcher(first, SITES)
+    sites_controller.add_watcher(opinionated(recording), SITES)
+    return sites_controller
+
+
 async def settled() -> None:
     await asyncio.sleep(100)
 
@@ -119,11 +131,7 @@ class TestAdding:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         recording, first = RecordingWatcher(), RecordingWatcher()
-        first.takes_s = 5
-        sites_controller = InformerController()
-        sites_controller.add_informer(SITES)
-        sites_controller.add_watcher(first, SITES)
-        sites_controller.add_watcher(opinionated(recording), SITES)
+        sites_controller = behind_a_slow_watcher(recording, first)
         async with running(sites_controller, stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
@@ -409,11 +417,7 @@ class TestFailures:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         recording, first = RecordingWatcher(), RecordingWatcher()
-        first.takes_s = 5
-        sites_controller = InformerController()
-        sites_controller.add_informer(SITES)
-        sites_controller.add_watcher(first, SITES)
-        sites_controller.add_watcher(opinionated(recording), SITES)
+        sites_controller = behind_a_slow_watcher(recording, first)
         async with running(sites_controller, stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)

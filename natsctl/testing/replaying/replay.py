@@ -186,7 +186,7 @@ def _call_of(
         case InformerController():
             if tape.delivery is None:
                 raise UsageError(f"the recording of {recorded.controller} has no change")
-            hosted.check_watcher(tape.delivery)
+            hosted.registration(tape.delivery)  # raises if it's gone
             return partial(hosted.deliver, recorded.key, tape.delivery)
 
 
