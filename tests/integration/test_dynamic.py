@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import natsctl
-from natsctl import Controller, ControllerRuntime, Object, kv, primary
+from natsctl import Controller, ControllerRuntime, Object, Selector, kv, primary
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier, kv_kind
 from natsctl.errors import (
     NotFoundError,
@@ -278,3 +278,30 @@ async def test_a_controller_syncs_again_when_an_object_that_it_read_changes(
 
 async def _is(value: Awaitable[object], expected: object) -> bool:
     return await value == expected
+
+
+async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
+    nats_server: NatsServer,
+) -> None:
+    async with watching(nats_server) as bed:
+        for number in range(40):
+            await bed.put(f"s{number}", number, g=str(number % 2))
+
+        async def read(name: str, numbers: range) -> list[int]:
+            watcher_id = watcher_named(name)
+            async with bed.watcher.query_batch(watcher_id):
+                documents = await asyncio.gather(
+                    *(bed.watcher.get(watcher_id, LIMITS, "", f"s{number}") for number in numbers)
+                )
+                odd = await bed.watcher.list(watcher_id, LIMITS, "", Selector.parse("g=1"))
+            assert len(odd) == 20
+            return [document["spec"]["most"] for document in documents if document is not None]  # type: ignore[index]
+
+        assert await read("a", range(30)) == [*range(30)]
+        assert await read("b", range(20, 40)) == [*range(20, 40)]
+        await bed.counted(41)
+        assert await read("a", range(5)) == [*range(5)]
+        await bed.counted(26)
+        await bed.put("s10", 10, g="0")
+        await bed.put("s2", 2, g="0")
+        await bed.called("a")

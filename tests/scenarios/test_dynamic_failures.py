@@ -158,3 +158,19 @@ async def test_gvk_to_gvr_returns_an_irregular_plural() -> None:
     async with dynamic_harness() as harness:
         resource = await harness.watcher.gvk_to_gvr(GroupVersionKind("x.io", "v1", "Policy"))
         assert (resource.group, resource.version, resource.resource) == ("x.io", "v1", "policies")
+
+
+async def test_a_failed_update_changes_no_watch() -> None:
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+        harness.limits.fail(DENIED)
+        with pytest.raises(PermissionDeniedError):
+            await harness.watcher.add_or_update_watcher(
+                A, secret("two"), secret("three"), limit("eu"), limit("us")
+            )
+        await asyncio.sleep(0.1)
+        assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
+        await harness.taken()
+        for name, watchers in (("one", ["a"]), ("two", ["a"]), ("three", [])):
+            await harness.put_secret(f"default/{name}")
+            assert await harness.taken() == watchers

@@ -17,6 +17,7 @@ from natsctl.errors import (
 from natsctl.testing import MemoryStores
 from tests.support.controllers.dynamic_dependents import (
     CACHED,
+    QUIET,
     DynamicHarness,
     HeldStores,
     dynamic_harness,
@@ -352,3 +353,42 @@ async def test_a_reconciler_can_be_an_object() -> None:
     assert noting.notified == [A]
     watcher.stop()
     await work
+
+
+async def test_a_returned_delay_calls_the_reconciler_again() -> None:
+    async with dynamic_harness() as harness:
+        times: list[float] = []
+
+        async def second_start(_watcher: ObjectIdentifier) -> float | None:
+            times.append(asyncio.get_running_loop().time())
+            return 60.0 if len(times) < 3 else 0.0
+
+        harness.reconcile = second_start
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.put_secret("default/one")
+        await asyncio.sleep(1000)
+        assert [round(later - times[0]) for later in times] == [0, 60, 120]
+
+
+async def test_an_existing_object_calls_no_watcher_if_that_is_disabled() -> None:
+    async with dynamic_harness(QUIET) as harness:
+        await harness.put_secret("default/one")
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.watcher.add_watcher(B, secret("one"))
+        assert await harness.taken() == []
+        await harness.put_secret("default/one", "2")
+        assert await harness.taken() == ["a", "b"]
+
+
+async def test_an_update_stops_watches_that_it_does_not_name() -> None:
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+        await harness.watcher.add_or_update_watcher(B, secret("two"))
+        await harness.watcher.add_or_update_watcher(A, secret("three"))
+        await asyncio.sleep(0.1)
+        assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
+        for name in ("one", "two", "three"):
+            await harness.put_secret(f"default/{name}")
+        assert await harness.taken() == ["a", "b"]
+        await harness.put_secret("default/two", "2")
+        assert await harness.taken() == ["b"]

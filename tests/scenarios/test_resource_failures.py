@@ -262,3 +262,43 @@ class TestLosing:
             assert [event async for event in events] == []
             async with harness.resource.events() as events:
                 assert len(await synced(events)) == 2
+
+
+async def test_a_dropped_key_is_delivered_again_if_it_changes() -> None:
+    async with (
+        resource_harness("a", "b") as harness,
+        harness.resource.events(
+            error_handler=give_up_after(2), rate_limiter=exact_backoff()
+        ) as events,
+    ):
+        assert await fail(events) == ["upsert a"]
+        assert len(await synced(events)) == 2
+        assert await fail(events, 2) == ["upsert a"] * 2
+        assert await is_silent(events)
+        await harness.put("a", "changed")
+        assert await handled(events, 1) == [("upsert", "a", "changed")]
+
+
+async def test_a_failed_delete_of_a_recreated_object_without_uid_becomes_an_upsert() -> None:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
+        await synced(events)
+        await harness.delete("a")
+        assert await fail(events, 2) == ["delete a"] * 2
+        await harness.put("a", "back")
+        assert await handled(events, 1) == [("upsert", "a", "back")]
+        await harness.delete("a")
+        assert await handled(events, 1) == [("delete", "a", "back")]
+
+
+async def test_the_error_handler_can_depend_on_the_key() -> None:
+    per_key = PerKey(lambda key: give_up_after(0) if key == "a" else always_retry)
+    async with (
+        resource_harness("a", "b") as harness,
+        harness.resource.events(error_handler=per_key, rate_limiter=exact_backoff()) as events,
+    ):
+        assert await fail(events, 2) == ["upsert a", "upsert b"]
+        assert await handled(events, 2) == [("sync", "", ""), ("upsert", "b", "hi")]
+        assert await is_silent(events)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from natsctl.resource import EventKind
 from natsctl.testing import VirtualTimeLoop
 from tests.support.controllers.resource_subscribers import (
     clock,
@@ -153,3 +154,29 @@ async def test_several_tasks_can_read_one_stream() -> None:
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)
+
+
+async def test_a_resource_has_no_watch_before_its_first_stream() -> None:
+    async with resource_harness("a") as harness:
+        stream = harness.resource.events()
+        await asyncio.sleep(60)
+        assert harness.store.watches == 0
+        async with stream as events:
+            await synced(events)
+            assert harness.store.watches == 1
+
+
+async def test_a_resource_has_no_watch_before_the_first_store_call() -> None:
+    async with resource_harness("a") as harness:
+        await asyncio.sleep(60)
+        assert harness.store.watches == 0
+        await harness.resource.store()
+        assert harness.store.watches == 1
+
+
+async def test_the_sync_does_not_wait_until_events_are_done() -> None:
+    async with resource_harness("a", "b") as harness, harness.resource.events() as events:
+        out = [await anext(events) for _ in range(3)]
+        assert [event.kind for event in out] == [EventKind.UPSERT, EventKind.UPSERT, EventKind.SYNC]
+        for event in out:
+            event.done()

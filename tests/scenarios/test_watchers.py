@@ -152,6 +152,23 @@ class TestCalls:
         assert recording.calls == []
         assert [type(error).__name__ for error in errors] == ["InvalidObjectError"]
 
+    async def test_every_change_calls_the_watchers_in_the_order_they_were_added(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        calls: list[str] = []
+        first, second = RecordingWatcher("first", calls), RecordingWatcher("second", calls)
+        first.takes_s = 1
+        async with running(controller(first, second), stores):
+            await put(sites, "athens", site("one"))
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(10)
+        assert calls == [
+            "first add athens one",
+            "second add athens one",
+            "first update athens one two",
+            "second update athens one two",
+        ]
+
 
 class TestAddAndRemove:
     async def test_a_watcher_added_later_gets_an_add_of_the_newest_state(
@@ -473,6 +490,18 @@ class TestRetries:
             await asyncio.sleep(100)
         assert done["athens"] - began == pytest.approx(55, abs=1)
         assert done["berlin"] - began == pytest.approx(5, abs=1)
+
+    async def test_without_a_dequeue_policy_any_change_ends_a_retry(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording, retry_dequeue_policy=None), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            await change(sites, "athens", "status", to={"seen": True})
+            await asyncio.sleep(1000)
+        assert recording.calls == ["add athens one fails", "update athens one one"]
 
 
 class TestSelectors:

@@ -155,6 +155,23 @@ class TestAdding:
             await settled()
         assert await finalizers(sites, KEY) == ["another's", FINALIZER]
 
+    async def test_an_object_marked_deleted_before_its_add_gets_no_finalizer(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        recording, first = RecordingWatcher(), RecordingWatcher()
+        first.takes_s = 5
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(first, SITES)
+        sites_controller.add_watcher(opinionated(recording), SITES)
+        async with running(sites_controller, stores):
+            await put(sites, KEY, site("one", finalizers=["another's"]))
+            await asyncio.sleep(1)
+            await mark_deleted(sites, KEY)
+            await settled()
+        assert recording.calls == []
+        assert await finalizers(sites, KEY) == ["another's"]
+
 
 class TestUpdating:
     async def test_only_a_change_of_spec_or_labels_is_an_update(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl.errors import RetryAfter, StoreError
-from natsctl.managed import Managed
+from natsctl.managed import KRATEO, Managed
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore
 from tests.support.controllers.disk_reconciler import HELD, CloudClient, Play
@@ -136,3 +136,11 @@ class TestOlderNames:
         assert await play.reconcile() is None
         assert play.cloud.calls == []
         assert "krateo.io/paused" in (await play.document())["metadata"]["annotations"]
+
+    async def test_krateo_names_are_an_option(self) -> None:
+        play = Play(names=KRATEO)
+        await play.put()
+        await play.settle()
+        metadata = (await play.document())["metadata"]
+        assert metadata["finalizers"] == [KRATEO_FINALIZER]
+        assert metadata["annotations"]["krateo.io/external-name"] == "disk-1"

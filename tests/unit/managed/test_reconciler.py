@@ -346,6 +346,18 @@ class TestUpdate:
         assert (await play.message()).startswith(f"cannot {call}: ValueError: no")
         assert await play.finalizers() == HELD
 
+    async def test_a_difference_is_logged_at_debug_level(
+        self, play: Play, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await play.put(size=1)
+        await play.settle()
+        await play.put(size=2)
+        with caplog.at_level(logging.DEBUG):
+            await play.reconcile()
+        message = "external resource differs"
+        levels = [log.levelname for log in caplog.records if message in log.getMessage()]
+        assert levels == ["DEBUG"]
+
 
 def late_client(*, late: bool = True, **fields: Any) -> ExternalClientFns[Disk]:
     async def observe(managed: Managed[Disk]) -> Observation:
@@ -603,6 +615,12 @@ class TestOptions:
         delays_s = [await play.reconcile() or 0.0 for _ in range(200)]
         assert 50 <= min(delays_s) < 57
         assert 63 < max(delays_s) <= 70
+
+    async def test_a_hook_sets_the_poll_interval_of_an_object(self) -> None:
+        play = Play(poll_interval_hook=lambda managed, usual_s: usual_s * managed.spec["size"])
+        await play.put(size=3)
+        await play.reconcile()
+        assert await play.reconcile() == 180
 
 
 class TestConnecters:

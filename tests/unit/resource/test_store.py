@@ -77,3 +77,10 @@ async def test_get_finds_a_kubernetes_object_by_its_metadata(namespace: str, key
         store: ResourceStore[dict[str, object]] = await untyped.store()
         assert store.get({"metadata": metadata}) == manifest
         assert store.get({"metadata": {**metadata, "name": "other"}}) is None
+
+
+async def test_the_store_lists_objects_and_keys(harness: ResourceHarness) -> None:
+    store = await harness.resource.store()
+    assert [obj.spec.text for obj in store.list()] == ["hi", "hi"]
+    assert sorted(store.iter_keys()) == ["a", "b"]
+    assert len(store) == 2
