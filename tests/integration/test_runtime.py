@@ -95,6 +95,20 @@ def app(words: str = "hi", *parts: str) -> dict[str, Any]:
     return {"spec": {"text": words, "parts": parts or ["main"]}}
 
 
+async def test_a_slot_of_several_prefixes_has_one_consumer(nats_server: NatsServer) -> None:
+    class Western(Apps):
+        apps = primary(kv(App, bucket="apps", keys=["eu.>", "us.>"]))
+
+    async with plain(nats_server) as js, running(nats_server, Western()) as runtime:
+        apps, parts = await js.key_value("apps"), await js.key_value("parts")
+        for key in ("asia.shop", "eu.shop", "us.shop"):
+            await put(apps, key, app())
+        await becomes(parts, "eu.shop.main", "us.shop.main")
+        assert runtime.status().keys == 2
+        (consumer,) = await js.consumers_info("KV_apps")
+        assert consumer.config.filter_subjects == ["$KV.apps.eu.>", "$KV.apps.us.>"]
+
+
 async def test_a_secondary_too_large_for_its_bucket_fails_only_its_owner(
     nats_server: NatsServer,
 ) -> None:
