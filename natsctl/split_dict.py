@@ -29,7 +29,8 @@ class SplitDict(Mapping[str, V]):
     def __init__(self, *, whole_max: int = WHOLE_MAX) -> None:
         self.parts: list[dict[str, V]] = [{}]
         """The dicts: a key is in the one whose number is the remainder of its hash. Read them, and
-        replace values of present keys, where a call for each of many keys takes too long."""
+        replace values of present keys, where a call for each of many keys takes too long. The list
+        stays the same when it's split."""
         self._count = 0  # a sum over the parts takes as long as a sync
         self._whole_max = whole_max
 
@@ -37,7 +38,7 @@ class SplitDict(Mapping[str, V]):
         return self._count
 
     def __iter__(self) -> Iterator[str]:
-        for part in self.parts:
+        for part in tuple(self.parts):
             yield from tuple(part)
 
     def __contains__(self, key: object) -> bool:
@@ -106,44 +107,49 @@ class SplitDict(Mapping[str, V]):
         parts: list[dict[str, V]] = [{} for _ in range(PARTS)]
         for key, value in table.items():
             parts[hash(key) % PARTS][key] = value
-        self.parts = parts
+        self.parts[:] = parts
 
 
 class CurrentKeys(KeysView[str]):
-    """The keys of the current one of several dicts, each of which replaces the one before.
+    """The keys of some dicts, each of which another one may replace.
 
     *Guarantees.* An iteration yields each key once that is present all the time, in every dict that
     is current in between.
     """
 
-    def __init__(self, current: Callable[[], SplitDict[Any]]) -> None:
+    def __init__(self, *current: Callable[[], SplitDict[Any]]) -> None:
         self._current = current
 
     def __repr__(self) -> str:
         return f"<{len(self)} keys>"
 
     def __len__(self) -> int:
-        return len(self._current())
+        return sum(len(current()) for current in self._current)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._current()
+        return any(key in current() for current in self._current)
 
     def __iter__(self) -> Iterator[str]:
         return self.iterate()
 
     def iterate(self, start: float = 0.0) -> Iterator[str]:
         """Yield all keys; *start* is the share of them before the first one, 0 to 1."""
-        keys = self._current()
+        for current in self._current:
+            yield from _iterate(current, start)
+
+
+def _iterate(current: Callable[[], SplitDict[Any]], start: float) -> Iterator[str]:
+    keys = current()
+    if not keys.is_split:
+        all_keys = tuple(keys)
+        first = int(start * len(all_keys))
+        yield from all_keys[first:]
+        yield from all_keys[:first]
+        return
+    first = int(start * PARTS)
+    for iterated in range(PARTS):
+        keys = current()
         if not keys.is_split:
-            all_keys = tuple(keys)
-            first = int(start * len(all_keys))
-            yield from all_keys[first:]
-            yield from all_keys[:first]
+            yield from [key for key in keys if (hash(key) - first) % PARTS >= iterated]
             return
-        first = int(start * PARTS)
-        for iterated in range(PARTS):
-            keys = self._current()
-            if not keys.is_split:
-                yield from [key for key in keys if (hash(key) - first) % PARTS >= iterated]
-                return
-            yield from keys.part((first + iterated) % PARTS)
+        yield from keys.part((first + iterated) % PARTS)

@@ -383,7 +383,10 @@ class OpenController:
         key, operation, notes = work.key, work.reason or _RETRY, work.trouble
         if (notes is not None or self._table.invalid) and self._skips(key, operation):
             return None
-        stored = self._table.get(key)
+        parts = self._table.kept.parts  # a call takes too long
+        stored = parts[hash(key) % len(parts)].get(key)
+        if stored is None and self._table.partial:
+            stored = self._table.get(key)
         last = None if notes is None else notes.last
         sync = Sync(
             *(key, self._name, operation, time(), work.at),

@@ -22,6 +22,7 @@ from natsctl.core.workqueue import (
     Failed,
     Operation,
     Outcome,
+    Place,
     Priority,
     Synced,
     Work,
@@ -290,6 +291,7 @@ def _never_retry(_error: Exception, _failures: int) -> Drop:
 
 _MANUAL = Operation.MANUAL  # Python looks up the member of an enum slowly
 _PUT, _USER, _RESYNC = Operation.PUT, Priority.USER, Priority.RESYNC
+_READY = Place.READY
 
 
 class KeyLoop(SyncLoop[str]):
@@ -377,7 +379,7 @@ class KeyLoop(SyncLoop[str]):
         """
         primary, paused, has = self.primary, self.paused, self.own.has
         has_all, knows = has is every_key, bool(paused.pauses or paused.quarantine.deaths)
-        known, noted = self.queue.works, self.queue.noted
+        works = self.queue.works
         kind = primary.kind
         desire, decoded = kind.desire, primary.informer.table.decoded
         offered: list[tuple[str, Operation]] = []
@@ -395,10 +397,11 @@ class KeyLoop(SyncLoop[str]):
                 offered.append((key, Operation.PURGE if change.purged else Operation.DELETE))
                 continue
             skipped = False
-            if key in known:
-                if self.queue.answers_put(key):
-                    continue
-                if (notes := noted(key)) is not None:
+            if (work := works.get(key)) is not None:
+                waits = work.changed is not None and work.priority is _USER
+                if waits and work.place is _READY and work.reason is _PUT:
+                    continue  # its sync answers this put too
+                if (notes := work.trouble) is not None:
                     skipped = notes.skipped
                     if notes.last is not None:
                         primary.forget_last(key)

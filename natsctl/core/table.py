@@ -3,8 +3,8 @@
 import asyncio
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any, Generic, TypeVar
+from itertools import chain, repeat
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -37,37 +37,24 @@ class Index(Generic[T]):
     """
 
     def __init__(self, name: str, func: IndexFunc[T]) -> None:
-        self._name = name
-        self._func = func
-        self._keys = SplitDict[str | set[str]]()  # one key, or several
-        self._values = SplitDict[str | tuple[str, ...]]()  # one value, or several
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def empty(self) -> "Index[T]":
-        return Index(self._name, self._func)
+        self.name, self.func = name, func
+        self.by_value = SplitDict[str | set[str]]()  # one key, or several
+        self.by_key = SplitDict[str | tuple[str, ...]]()  # one value, or several
 
     def keys(self, value: str) -> Collection[str]:
-        keys = self._keys.get(value, ())
+        keys = self.by_value.get(value, ())
         return (keys,) if isinstance(keys, str) else keys
 
-    def values(self) -> SplitDict[str | set[str]]:
-        return self._keys
-
     def values_at(self, key: str) -> tuple[str, ...]:
-        values = self._values.get(key, ())
+        values = self.by_key.get(key, ())
         return (values,) if isinstance(values, str) else values
 
     def values_of(self, obj: T) -> tuple[str, ...]:
         """Return the object's values; raises `InvalidObjectError` if the function fails."""
         try:
-            return tuple(dict.fromkeys(self._func(obj)))
+            return tuple(dict.fromkeys(self.func(obj)))
         except (Exception, SystemExit) as error:  # the function is a user's
-            raise InvalidObjectError(f"index {self._name} fails: {error!r}") from error
+            raise InvalidObjectError(f"index {self.name} fails: {error!r}") from error
 
     def put(self, key: str, values: tuple[str, ...]) -> None:
         """Replace the values of the object at *key*; it may have none."""
@@ -75,51 +62,40 @@ class Index(Generic[T]):
         if values == before:
             return
         for value in before:
-            keys = self._keys[value]
+            keys = self.by_value[value]
             if isinstance(keys, set) and len(keys) > 1:
                 keys.discard(key)
             else:
-                self._keys.pop(value)
+                self.by_value.pop(value)
         if len(values) == 1 and isinstance(values[0], str):
             value = key if values[0] == key else values[0]  # one text, if both are equal
-            self._values[key], values = value, (value,)
+            self.by_key[key], values = value, (value,)
         elif values:
-            self._values[key] = values
+            self.by_key[key] = values
         else:
-            self._values.pop(key)
+            self.by_key.pop(key)
         for value in values:
-            others = self._keys.get(value)
+            others = self.by_value.get(value)
             if others is None:
-                self._keys[value] = key
+                self.by_value[value] = key
             elif isinstance(others, set):
                 others.add(key)
             elif others != key:
-                self._keys[value] = {others, key}
-
-    def drain(self) -> Iterator[None]:
-        """Remove the objects and values, one by one, of an index that nothing reads any more."""
-        yield from self._values.drain()
-        yield from self._keys.drain()
-
-
-Keeps = Callable[[str], bool]
-"""Returns whether this process needs the objects of the primary with this key."""
-
-PrimaryOf = Callable[[Stored], str | None]
-"""Returns the primary that an object belongs to; None if every process keeps the value."""
+                self.by_value[value] = {others, key}
 
 
 class Keeping(msgspec.Struct, frozen=True):
     """Decides which values a table keeps: those of the primaries that this process syncs.
 
     Attributes:
-        keeps: returns whether this process needs the objects of a primary.
-        primary_of: returns the primary of an object, from its value; None for primaries.
+        keeps: returns whether this process needs the objects of the primary with this key.
+        primary_of: returns the primary of an object, or None if every process keeps the value.
+            Not set for primaries themselves.
         index: the name of the index of the objects by their primary; empty for primaries.
     """
 
-    keeps: Keeps
-    primary_of: PrimaryOf | None = None
+    keeps: Callable[[str], bool]
+    primary_of: Callable[[Stored], str | None] | None = None
     index: str = ""
 
 
@@ -152,28 +128,19 @@ def read_state(stored: Stored | None) -> Stored | None:
     return None if type(stored) is Unread else stored
 
 
-class _State(Collection[str], Generic[T]):
+class _State(Generic[T]):
     """The objects of one listing, with what has changed since.
 
     Each object is in *valid*, with its last valid state; in *unread*, with its revision, if its
-    value isn't kept; or in *lost*. As a collection, it is a live view of the keys of the first two.
+    value isn't kept; or in *lost*, if it's invalid and has no last valid state.
     """
 
     def __init__(self, indexes: Mapping[str, Index[T]]) -> None:
         self.valid = SplitDict[Stored]()
         self.unread = SplitDict[int]()
+        self.lost = SplitDict[None]()
         self.invalid: dict[str, Invalid] = {}
-        self.lost: dict[str, None] = {}  # the invalid ones without a last valid state
         self.indexes = indexes
-
-    def __len__(self) -> int:
-        return len(self.valid) + len(self.unread)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.valid or key in self.unread
-
-    def __iter__(self) -> Iterator[str]:
-        return chain(self.valid, self.unread)
 
     def get(self, key: str) -> Stored | None:
         """Return the last valid state of the object, as an `Unread` if its value isn't kept."""
@@ -183,65 +150,40 @@ class _State(Collection[str], Generic[T]):
             return None if revision is None else Unread(key, revision, b"")
         return stored
 
-    def newest(self, key: str) -> Stored | None:
-        invalid = self.invalid.get(key)
-        return self.get(key) if invalid is None else invalid.stored
-
-    def put(self, stored: Stored, values: Iterable[tuple[Index[T], tuple[str, ...]]]) -> None:
-        key = stored.key
-        for index, of_index in values:
+    def set(self, key: str, stored: Stored | None, values: Iterable[tuple[str, ...]]) -> None:
+        """Replace the object, and its values in each index; None removes it."""
+        for index, of_index in zip(self.indexes.values(), values, strict=False):
             index.put(key, of_index)
         if self.invalid:
             self.forget_invalid(key)
-        if self.unread:
+        if stored is None or not is_read(stored):
+            self.valid.pop(key)
+        else:
+            self.valid[key] = stored
+        if stored is not None and not is_read(stored):
+            self.unread[key] = stored.revision
+        elif self.unread:
             self.unread.pop(key)
-        self.valid[key] = stored
-
-    def put_unread(self, stored: Stored, primary: str) -> None:
-        """Store an object without its value; the only index is the one by primary."""
-        key = stored.key
-        self.forget_invalid(key)
-        for index in self.indexes.values():
-            index.put(key, (primary,))
-        self.valid.pop(key)
-        self.unread[key] = stored.revision
 
     def reject(self, invalid: Invalid) -> None:
-        """Store an invalid object; its last valid state stays if it was read."""
+        """Note an invalid object; its last valid state stays if it was read."""
         key = invalid.stored.key
-        self.forget_invalid(key)
         if invalid.last is None and not invalid.illegal:
-            self.remove(key)
+            self.set(key, None, repeat(()))
             self.lost[key] = None
         self.invalid[key] = invalid
 
-    def remove(self, key: str) -> None:
-        self.forget_invalid(key)
-        for index in self.indexes.values():
-            index.put(key, ())
-        self.valid.pop(key)
-        if self.unread:
-            self.unread.pop(key)
-
     def forget_invalid(self, key: str) -> None:
-        self.invalid.pop(key, None)
-        self.lost.pop(key, None)
-
-    def shows(self, stored: Stored) -> bool:
-        known = self.valid.get(stored.key)
-        return known is not None and same(known, stored)
+        if self.invalid.pop(key, None) is not None:
+            self.lost.pop(key)
 
     def drain(self) -> Iterator[None]:
         """Remove all objects, one by one, of a state that nothing reads any more."""
         yield from self.valid.drain()
         yield from self.unread.drain()
         for index in self.indexes.values():
-            yield from index.drain()
-
-
-def same(first: Stored, second: Stored) -> bool:
-    """Return whether both are the same revision of the same value."""
-    return first.revision == second.revision and first.value == second.value
+            yield from index.by_key.drain()
+            yield from index.by_value.drain()
 
 
 class Table(Generic[T]):
@@ -279,9 +221,6 @@ class Table(Generic[T]):
         self.partial = keeping is not None  # whether values can be missing
         self.wants_all = asyncio.Event()
         """Set when somebody reads a value that is not kept; then every value is kept."""
-        self._take_over(_State(by_name))
-        self.shown: Collection[str] = _Shown(self)
-        """The keys that exist by the events so far, valid or not, also during a listing."""
         self._listing: _State[T] | None = None
         self._listed_incarnation = ""
         self._markers: dict[str, Deleted] = {}  # of the listing
@@ -296,22 +235,31 @@ class Table(Generic[T]):
         self.before_fewer: Callable[[], None] = lambda: None
         """Called before an event may lower the number of objects."""
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._take_over(_State(by_name))
+        self.shown: Collection[str] = CurrentKeys(
+            lambda: (self._listing or self._state).valid,
+            lambda: (self._listing or self._state).unread,
+            lambda: (self._listing or self._state).lost,
+        )
+        """The keys that exist by the events so far, valid or not, also during a listing."""
 
     def _take_over(self, state: _State[T]) -> None:
         self._state = state
         self.get: Callable[[str], Stored | None] = state.get if self.partial else state.valid.get
         """Returns the last valid state of an object, None if it has none."""
+        self.kept = state.valid
+        """The last valid states that are kept: read its parts where a call takes too long."""
         self.invalid: Mapping[str, Invalid] = state.invalid
         """The objects whose newest state is invalid, by key; a view until the next listing."""
 
     # ---- look up
 
     def __len__(self) -> int:
-        return len(self._state)
+        return len(self._state.valid) + len(self._state.unread)
 
     def __contains__(self, key: str) -> bool:
         """Return whether the object exists, valid or not."""
-        return key in self._state or key in self._state.invalid
+        return self.newest(key) is not None
 
     def decode(self, stored: Stored) -> T:
         """Return the object in a state of this kind as a value that nothing else holds."""
@@ -320,17 +268,20 @@ class Table(Generic[T]):
 
     def newest(self, key: str) -> Stored | None:
         """Return the newest state of the object, valid or not, None if it does not exist."""
-        return self._state.newest(key)
+        invalid = self.invalid.get(key)
+        return self.get(key) if invalid is None else invalid.stored
 
-    def keys(self) -> Collection[str]:
+    def keys(self) -> CurrentKeys:
         """Return the keys of all objects that have a valid state; a live view.
 
-        Other tasks may run during an iteration, until the next listing.
+        Other tasks may run during an iteration.
         """
-        return self._state if self.partial else self.read_keys()
+        if not self.partial:
+            return self.read_keys()
+        return CurrentKeys(lambda: self._state.valid, lambda: self._state.unread)
 
     def read_keys(self) -> CurrentKeys:
-        """Return those of `keys` whose values are kept; a live view, also after a listing."""
+        """Return those of `keys` whose values are kept; a live view."""
         return CurrentKeys(lambda: self._state.valid)
 
     def by_index(self, index: str, value: str) -> list[Stored]:
@@ -343,19 +294,19 @@ class Table(Generic[T]):
         return self._state.indexes[index].values_of(obj)
 
     def index_values(self, index: str) -> CurrentKeys:
-        """Return all values of the named index; a live view, as `read_keys` is."""
-        return CurrentKeys(lambda: self._state.indexes[index].values())  # noqa: PLW0108 - a listing replaces the state
+        """Return all values of the named index; a live view."""
+        return CurrentKeys(lambda: self._state.indexes[index].by_value)
 
     def indexed(self, index: str) -> int:
-        return len(self._state.indexes[index])
+        return len(self._state.indexes[index].by_key)
 
     def unindexed(self, index: str) -> Iterator[str | None]:
         """Return the objects, valid or not, without a value in the named index.
 
         Yields their keys, and None for each other object. Other tasks may run in between.
         """
-        for key in chain(self.keys(), tuple(self._state.invalid)):
-            yield None if key in self._state.indexes[index] else key
+        for key in chain(self.keys(), tuple(self.invalid)):
+            yield None if key in self._state.indexes[index].by_key else key
 
     # ---- values that this process doesn't keep
 
@@ -368,8 +319,8 @@ class Table(Generic[T]):
         """Return the primary that the object belongs to; None if that is not known."""
         if self._keeping is None or not self._keeping.index:
             return key
-        indexes = (self._state if state is None else state).indexes
-        return next(iter(indexes[self._keeping.index].values_at(key)), None)
+        values = (state or self._state).indexes[self._keeping.index].values_at(key)
+        return values[0] if values else None
 
     def of_primary(self, primary: str) -> Collection[str]:
         """Return the keys of the objects that belong to the primary."""
@@ -385,7 +336,7 @@ class Table(Generic[T]):
         primary = stored.key if keeping.primary_of is None else keeping.primary_of(stored)
         return None if primary is None or keeping.keeps(primary) else primary
 
-    def missing(self, wanted: Keeps) -> Iterator[str | None]:
+    def missing(self, wanted: Callable[[str], bool]) -> Iterator[str | None]:
         """Return the objects of the *wanted* primaries whose values are missing, also in a listing.
 
         Yields their keys, and None for each other such object. Other tasks may run in between.
@@ -403,8 +354,8 @@ class Table(Generic[T]):
         """
         self.before_fewer()  # the value may be invalid
         filled = None
-        for state in (self._state, self._listing):
-            if state is None or state.unread.get(stored.key) != stored.revision:
+        for state in filter(None, (self._state, self._listing)):
+            if state.unread.get(stored.key) != stored.revision:
                 continue
             try:
                 added = self._store(state, stored) is not None
@@ -419,11 +370,11 @@ class Table(Generic[T]):
 
     def release(self, key: str) -> None:
         """Forget the value of the object, unless it is kept."""
-        invalid, newest = self._state.invalid.get(key), read_state(self._state.newest(key))
+        invalid, newest = self.invalid.get(key), read_state(self.newest(key))
         if newest is not None and not (invalid is not None and invalid.illegal):
             primary = self._other_primary(newest)
             if primary is not None:
-                self._state.put_unread(newest, primary)
+                self._state.set(key, Unread(key, newest.revision, b""), repeat((primary,)))
 
     def take_deleted(self) -> Collection[str] | None:
         """Return the keys whose deletions were seen since the start, and note no later ones.
@@ -454,7 +405,7 @@ class Table(Generic[T]):
             case Listing():
                 dropped, self._markers = self._listing, {}
                 indexes = self._state.indexes.items()
-                self._listing = _State({name: index.empty() for name, index in indexes})
+                self._listing = _State({name: Index(name, it.func) for name, it in indexes})
                 self._listed_incarnation = event.incarnation
                 return () if dropped is None else dropped.drain()
             case Listed():
@@ -494,7 +445,6 @@ class Table(Generic[T]):
             else:
                 if old is None:
                     valid[key] = stored
-                    parts = valid.parts
                 else:
                     part[key] = stored
                 decoded[key] = stored, obj
@@ -524,25 +474,23 @@ class Table(Generic[T]):
                 part[key] = stored.revision
             elif lists and key not in before.valid and key not in state.valid:
                 unread[key] = stored.revision
-                parts = unread.parts
             else:
                 others.append(stored)
         return others
 
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state
-        old = self.get(key)
-        if state.shows(stored):
+        old, known = state.get(key), state.invalid.get(key)
+        if old == stored:
             state.forget_invalid(key)
             return None  # the watch repeats a state
-        is_converted = self._is_converted(state, stored)
         try:
             obj = self._store(state, stored)
         except InvalidObjectError as error:
-            before, invalid = state.invalid.get(key), Invalid(stored, error, read_state(old))
+            invalid = Invalid(stored, error, read_state(old))
             self.before_fewer()
             state.reject(invalid)
-            if before is None or not same(before.stored, stored):
+            if known is None or known.stored != stored:
                 self._on_invalid(invalid)
             return None
         # the function of an index is a user's, and may hold the object
@@ -550,41 +498,41 @@ class Table(Generic[T]):
             if len(self.decoded) >= DECODED_MAX:
                 self.decoded.clear()
             self.decoded[key] = stored, obj
-        is_others = obj is None and old is not None and not is_read(old)
-        if is_converted or is_others:
+        if known is None and self._is_converted(old, stored):
             return None
-        return Change(self.kind, key, old, stored if obj is not None else self.get(key))
+        if obj is not None:
+            return Change(self.kind, key, old, stored)
+        is_others = old is not None and not is_read(old)
+        return None if is_others else Change(self.kind, key, old, state.get(key))
 
     def _store(self, state: _State[T], stored: Stored) -> T | None:
         """Store an object and return it, or None if its value is not kept.
 
         Raises `InvalidObjectError` if the value is kept and does not decode.
         """
-        if self.partial:
-            primary = self._other_primary(stored)
-            if primary is not None:
-                state.put_unread(stored, primary)
-                return None
+        key, primary = stored.key, self._other_primary(stored) if self.partial else None
+        if primary is not None:  # the only index is the one by primary
+            state.set(key, Unread(key, stored.revision, b""), repeat((primary,)))
+            return None
         obj = self.kind.decode(stored.value)
-        state.put(stored, [(index, index.values_of(obj)) for index in state.indexes.values()])
+        state.set(key, stored, [index.values_of(obj) for index in state.indexes.values()])
         return obj
 
-    def _is_converted(self, before: _State[T], stored: Stored) -> bool:
-        """Return whether the state before was valid, and differs only in the stored version."""
-        if self.kind.version == 1 or stored.key in before.invalid:
+    def _is_converted(self, old: Stored | None, new: Stored) -> bool:
+        """Return whether a valid state differs only in its stored version from the one before."""
+        if self.kind.version == 1 or old is None or not is_read(old):
             return False
-        old = before.valid.get(stored.key)
-        return old is not None and self.kind.converted(old.value, stored.value)
+        return self.kind.converted(old.value, new.value)
 
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
-        key = deleted.key
+        key, state = deleted.key, self._state
         if self._listing is not None:
-            self._listing.remove(key)
+            self._listing.set(key, None, repeat(()))
             self._markers[key] = deleted
             return ()
         self.before_fewer()
-        old = self._state.get(key)
-        self._state.remove(key)
+        old = state.get(key)
+        state.set(key, None, repeat(()))
         if self._deleted is not None:
             self._deleted[key] = None
             if len(self._deleted) > DELETED_MAX:
@@ -594,7 +542,7 @@ class Table(Generic[T]):
 
     def _note_illegal(self, event: IllegalKey) -> None:
         """Note a message whose name is not a legal key, and report it the first time."""
-        state = self._state if self._listing is None else self._listing
+        state = self._listing or self._state
         known = event.key in state.invalid
         if event.exists:
             error = InvalidObjectError("its name is not a legal key")
@@ -613,41 +561,32 @@ class Table(Generic[T]):
         self, listing: _State[T], states: Sequence[Stored]
     ) -> None:
         before, decode = self._state, self.kind.decoder
-        plain = decode is not None and not (self.partial or before or before.indexes)
-        valid: dict[str, Stored] = {}
-        for stored in self._note_unread(listing, states):
-            key = stored.key
-            try:
-                if decode is not None and plain:
-                    decode(stored.value)
-                    valid[key] = stored
-                    continue
-            except Exception:  # noqa: BLE001 - found again, and noted
-                valid.pop(key, None)
-            if before.shows(stored):  # it isn't decoded again
-                self._keep_former(listing, key)
-                continue
-            try:
-                self._store(listing, stored)
-            except InvalidObjectError as error:
-                self._keep_former(listing, key)
-                listing.reject(Invalid(stored, error, before.valid.get(key)))
-        if plain:
-            if listing.invalid:
-                for key in valid:
-                    listing.forget_invalid(key)
-            listing.valid.put_all(valid)
         if self._markers:
             for stored in states:
                 self._markers.pop(stored.key, None)
-
-    def _keep_former(self, listing: _State[T], key: str) -> None:
-        listing.remove(key)
-        former = self._state.valid.get(key)
-        if former is not None:
-            indexes = self._state.indexes
-            values = [(listing.indexes[name], indexes[name].values_at(key)) for name in indexes]
-            listing.put(former, values)
+        if decode is not None and not (self.partial or before.valid or before.indexes):
+            try:
+                for stored in states:
+                    decode(stored.value)
+            except Exception:  # noqa: BLE001, S110 - found again, and noted
+                pass
+            else:
+                for stored in states if listing.invalid else ():
+                    listing.forget_invalid(stored.key)
+                listing.valid.put_all({stored.key: stored for stored in states})
+                return
+        for stored in self._note_unread(listing, states):
+            key = stored.key
+            former, error = before.valid.get(key), None
+            if former != stored:  # else it isn't decoded again
+                try:
+                    self._store(listing, stored)
+                    continue
+                except InvalidObjectError as raised:
+                    error = raised
+            listing.set(key, former, [index.values_at(key) for index in before.indexes.values()])
+            if error is not None:
+                listing.reject(Invalid(stored, error, former))
 
     def _end_listing(self, revision: int) -> Iterable[Change[T] | None]:
         listing, self._listing = self._listing, None
@@ -676,18 +615,20 @@ class Table(Generic[T]):
         Objects that it does not contain were deleted. A delete marker of an unknown object is a
         change if it is newer than the revision *since*. None is a step without a change.
         """
-        kind, any_before = self.kind, bool(before)
+        kind, any_before = self.kind, bool(before.valid or before.unread)
         for key, invalid in after.invalid.items():
             known = before.invalid.get(key)
-            if known is None or not (invalid.illegal or same(known.stored, invalid.stored)):
+            if known is None or not (invalid.illegal or known.stored == invalid.stored):
                 self._on_invalid(invalid)
             yield None
-        for part in after.valid.parts:
+        for part in tuple(after.valid.parts):
             for new in tuple(part.values()):
                 old = before.get(new.key) if any_before else None
-                unchanged = old is new or (old is not None and self._is_converted(before, new))
+                unchanged = old is not None and (
+                    old is new or (old.key not in before.invalid and self._is_converted(old, new))
+                )
                 yield None if unchanged else Change(kind, new.key, old, new, True)
-        for key in chain(before, tuple(before.lost)):
+        for key in chain(before.valid, before.unread, before.lost):
             left = after.get(key)
             if left is None and key not in after.lost:
                 marker = markers.pop(key, None)
@@ -698,8 +639,7 @@ class Table(Generic[T]):
             else:
                 yield None
         for key, deleted in markers.items():
-            is_news = deleted.revision > since
-            purged = deleted.purged
+            is_news, purged = deleted.revision > since, deleted.purged
             yield Change(kind, key, None, None, initial=True, purged=purged) if is_news else None
         yield from before.drain()
 
@@ -732,27 +672,3 @@ class Table(Generic[T]):
             future = heapq.heappop(self._waiters)[2]
             if not future.done():
                 future.set_result(None)
-
-
-class _Shown(Collection[str]):
-    """The keys of all objects of a table: during a listing, of those that it has shown so far.
-
-    Other tasks may run during an iteration.
-    """
-
-    def __init__(self, table: Table[Any]) -> None:
-        self._table = table
-
-    @property
-    def _shown(self) -> _State[Any]:
-        table = self._table
-        return table._state if table._listing is None else table._listing  # noqa: SLF001 - a part of it
-
-    def __len__(self) -> int:
-        return len(self._shown) + len(self._shown.lost)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._shown or key in self._shown.lost
-
-    def __iter__(self) -> Iterator[str]:
-        return chain(self._shown, tuple(self._shown.lost))

@@ -102,7 +102,7 @@ class Place(IntEnum):
 
 # Python looks up the member of an enum slowly, and every change needs these
 _READY, _CLAIMED, _WAITING, _ASIDE = Place
-_MANUAL, _RETRY, _PUT = Operation.MANUAL, Operation.RETRY, Operation.PUT
+_MANUAL, _RETRY = Operation.MANUAL, Operation.RETRY
 _USER, _RESYNC = Priority.USER, Priority.RESYNC
 
 
@@ -320,17 +320,6 @@ class WorkQueue(Generic[K]):
                 self._adds += 1
         if self._takers and not self._waking:
             self._wake()
-
-    def answers_put(self, key: K) -> bool:
-        """Return whether the key is ready because of a put, so that a sync answers another one."""
-        work = self.works.get(key)
-        return (
-            work is not None
-            and work.place is _READY
-            and work.reason is _PUT
-            and work.priority is _USER
-            and work.changed is not None
-        )
 
     def feed(self, keys: Collection[K], add: Callable[[K], object]) -> None:
         """Call *add* for each of many keys: a few now, and more whenever few keys are ready.

@@ -13,7 +13,7 @@ import natsctl
 from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from tests.support.stores.offline_bucket import OfflineStores
 
-CALLS_MAX = 45
+CALLS_MAX = 44
 FILES_MAX = 14
 ROUNDS = 50
 PACKAGE = str(Path(natsctl.__file__).parent)
