@@ -14,6 +14,7 @@ compare-and-set: a late renewal and an end mark exclude each other.
 *Assumes* that the clocks of two processes run at the same speed within a tenth.
 """
 
+import functools
 import math
 import os
 import re
@@ -68,7 +69,7 @@ class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def same(self, other: "Workload") -> bool:
         """Return whether both may be the same: no field that both know differs."""
-        return not self._differing(other)
+        return self == other or not self._differing(other)
 
     def only_elsewhere(self, other: "Workload") -> bool:
         """Return whether both are the same controller, but in different clusters."""
@@ -172,6 +173,7 @@ def record_key(name: str) -> str:
     return f"{name}.record"
 
 
+@functools.lru_cache(maxsize=1024)  # each step of a session asks for it several times
 def heartbeat_key(name: str, session: str) -> str:
     """Return the key of a session's heartbeat."""
     return f"{name}.sessions.{re.sub('[^A-Za-z0-9-]', '_', session)}"

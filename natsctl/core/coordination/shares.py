@@ -211,8 +211,11 @@ class Shares:
     @property
     def wait_s(self) -> float:
         """How long a session that isn't heard of may still work."""
-        heartbeats = (other.heartbeat for other in self.others.values())
-        return WAIT * max(self.lease.ttl_s, *(beat.ttl_s for beat in heartbeats if beat), 0.0)
+        longest_s = self.lease.ttl_s
+        for other in self.others.values():
+            if other.heartbeat is not None and other.heartbeat.ttl_s > longest_s:
+                longest_s = other.heartbeat.ttl_s
+        return WAIT * longest_s
 
     @property
     def good(self) -> bool:
@@ -251,16 +254,18 @@ class Shares:
         """
         if not (self.good and self.alive(now)):
             return []
+        wait_s = self.wait_s
         return [
             other
             for other in self.others.values()
             if (other.session in self.masks or other.since == -math.inf)
             and not other.over
-            and now - other.since >= self.wait_s
+            and now - other.since >= wait_s
         ]
 
     def due_at(self, now: float) -> float:
-        silences = (other.since + self.wait_s for other in self.others.values() if not other.over)
+        wait_s = self.wait_s
+        silences = (other.since + wait_s for other in self.others.values() if not other.over)
         return min((at for at in (self.calm_at, *silences) if at > now), default=math.inf)
 
     def make_again(self, now: float) -> Record | None:
@@ -337,7 +342,7 @@ class Shares:
 
         Sessions count that live and take shares.
         """
-        count, only_here = 1, self.every
+        count, only_here, wait_s = 1, self.every, self.wait_s
         for other in self.others.values():
             beat = other.heartbeat
             if (
@@ -347,7 +352,7 @@ class Shares:
                 and not other.over
                 and beat.shares == self.count
                 and self.workload.same(beat.work)
-                and now - other.since < self.wait_s
+                and now - other.since < wait_s
             ):
                 count += 1
                 only_here &= int(beat.unreadable, 16)

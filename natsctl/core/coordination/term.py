@@ -190,6 +190,8 @@ class Leadership:
 
     @property
     def busy(self) -> int:
+        if not any(self._syncs):
+            return 0
         return sum(1 << share for share, syncs in enumerate(self._syncs) if syncs)
 
     async def lead(self, work: Work, ended: Work) -> None:
