@@ -113,7 +113,7 @@ class OpenController:
         self.reads = Reads(
             backends,
             lambda key: loop.enqueue(key, Operation.SECONDARY),
-            loop.queue.is_claimed,
+            lambda key: key in loop.queue.claimed,
         )
 
     # ---- opening

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import IntEnum, StrEnum
-from heapq import heapify, heappop, heappush, merge
+from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -111,7 +111,14 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
     at: float
     priority: Priority
-    reason: Operation | None
+    reason: Operation | None = None
+
+    def merged(self, known: "Asked | None") -> "Asked":
+        if known is None:
+            return self
+        first, second = (self, known) if self.at <= known.at else (known, self)
+        priority = max(first.priority, second.priority)
+        return Asked(first.at, priority, first.reason or second.reason)
 
 
 class Trouble(msgspec.Struct, gc=False):
@@ -140,14 +147,9 @@ class Trouble(msgspec.Struct, gc=False):
     held_back: bool = False
 
     @property
-    def at(self) -> float:
-        asked, retry = self.asked, self.retry
-        return min(math.inf if asked is None else asked.at, math.inf if retry is None else retry.at)
-
-    @property
-    def priority(self) -> Priority:
-        asked, retry = self.asked, self.retry
-        return max(asked.priority if asked else _RESYNC, retry.priority if retry else _RESYNC)
+    def request(self) -> Asked | None:
+        """The time of the first request, and the highest priority."""
+        return self.asked if self.retry is None else self.retry.merged(self.asked)
 
     @property
     def says_nothing(self) -> bool:
@@ -224,10 +226,9 @@ class WorkQueue(Generic[K]):
         self.ready = 0  # how many keys are ready
         self.answers = False  # whether keys are synced now, so that a change can be answered
         self.works: dict[K, Work[K]] = {}  # to look at; only the queue changes it
-        self._claimed: dict[K, Work[K]] = {}  # in the order in which they were taken
+        self.claimed: dict[K, Work[K]] = {}  # to look at; in the order in which they were taken
         self._lines = tuple(deque[Work[K]]() for _ in Priority)  # by priority
         self._urgent_first = self._lines[::-1]
-        self._stale = 0  # how many records of lines may be in another place by now
         self._aged_at = -math.inf  # no ready key has aged before then
         self._by_age = False  # whether the last key was taken by its age
         self._timers: list[tuple[float, int, Work[K]]] = []  # a heap, with some of no use
@@ -235,7 +236,8 @@ class WorkQueue(Generic[K]):
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
-        self._fed: deque[_Fed[K]] = deque()
+        self._fed: deque[tuple[Iterator[K], Callable[[K], object]]] = deque()
+        self._left = 0  # about the number of fed keys that are left
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
         self._bucket = bucket
         self._pace = None if pace is None else pace.bucket()  # each key that is taken needs a token
@@ -250,6 +252,11 @@ class WorkQueue(Generic[K]):
         if (queues := made_queues.get()) is not None:
             queues.append(self)
 
+    def _find_clock(self) -> float:
+        """Find the loop's clock once, because that takes longer than reading its time."""
+        self.now = asyncio.get_running_loop().time
+        return self.now()
+
     # ---- offer
 
     def offer(
@@ -260,49 +267,37 @@ class WorkQueue(Generic[K]):
         priority: Priority | None = None,
         after: float = 0.0,
         changed: bool = False,
-    ) -> bool:
-        """Ask for a sync, *after* seconds from now or later.
+    ) -> None:
+        """Ask for a sync, *after* seconds from now or later; ignored after `shut_down`.
 
         The strongest reason wins: a person's request, then the most urgent one, then the newest.
-        *changed* means that the desired state has changed. Returns False after `shut_down`: the
-        request is ignored.
+        *changed* means that the desired state has changed.
         """
         if self._shut_down:
-            return False
+            return
         if priority is None:
             priority = _USER if reason is None else reason.priority
         now = self.now()
         if after > 0:
             self._retries += 1
-            work, trouble = self._troubled(key, now)
-            trouble.asked = _sooner(trouble.asked, Asked(now + after, priority, reason))
-            self._place(work, now)
-            return True
-        changed_at = now if changed and self.answers else None
-        known = self.works.get(key)
-        if known is None:
-            self.works[key] = work = Work(key, _READY, now, priority, reason, changed_at)
-            self._lines[priority].append(work)
-            self.ready += 1
-            self._adds += 1
-            if self._takers and not self._waking:
-                self._wake()
-            return True
-        work = known
+            trouble = self.note(key)
+            trouble.asked = Asked(now + after, priority, reason).merged(trouble.asked)
+            self.tidy(key)
+            return
+        work = self.works.get(key)
+        if work is None:
+            work = self.works[key] = Work(key, _ASIDE, now, priority)
         if work.place is not _CLAIMED:
-            self._place(work, now, priority)
-        elif work.again is None:
-            work.again = Work(key, _ASIDE, now, priority, reason, changed_at)
-            self._adds += 1
-            return True
+            self._make_ready(work, now, priority)
         else:
+            if work.again is None:
+                work.again = Work(key, _ASIDE, now, priority)
             work = work.again
             work.priority = max(work.priority, priority)
         if reason is not work.reason:
             work.reason = _stronger(work.reason, reason)
-        if work.changed is None:
-            work.changed = changed_at
-        return True
+        if changed and work.changed is None and self.answers:
+            work.changed = now
 
     def offer_changed(self, offered: Sequence[tuple[K, Operation]], priority: Priority) -> None:
         """Request syncs of keys whose desired states have changed, as `offer` does for each."""
@@ -328,24 +323,29 @@ class WorkQueue(Generic[K]):
         it meanwhile, if its iteration allows that. Ignored after `shut_down`.
         """
         if not self._shut_down:
-            self._fed.append(_Fed(iter(keys), len(keys), add))
+            self._fed.append((iter(keys), add))
+            self._left += len(keys)
             self._refill()
-            self._wake_all()
+            self._wake()
 
     def feed_no_more(self) -> None:
         self._fed.clear()
+        self._left = 0
 
     def _refill(self) -> None:
+        fed = self._fed
         for _ in range(FEW if self.ready < FEW else 0):
-            if not self._fed:
+            if not fed:
                 return
-            fed = self._fed[0]
-            for key in fed.keys:  # the next one
-                fed.left = max(1, fed.left - 1)
-                fed.add(key)
+            keys, add = fed[0]
+            for key in keys:  # the next one
+                self._left = max(len(fed), self._left - 1)
+                add(key)
                 break
             else:
-                self._fed.popleft()
+                fed.popleft()
+                if not fed:
+                    self._left = 0
 
     def retry(self, key: K, *, after: float | None = None) -> None:
         """Count a failure and request another sync, *after* seconds from now.
@@ -354,17 +354,17 @@ class WorkQueue(Generic[K]):
         key keeps the priority with which it was taken; the priority of another key is
         `Priority.RETRY`. After `shut_down`, the failure is counted and no sync is requested.
         """
-        now = self.now()
-        work, trouble = self._troubled(key, now)
+        trouble = self.note(key)
         trouble.failures += 1
         if not self._shut_down:
             self._retries += 1
             delay_s = self._limiter.delay_s(trouble.failures) if after is None else after
             if self._bucket is not None:
                 delay_s = max(delay_s, self._bucket.take())
-            priority = work.priority if work.place is _CLAIMED else Priority.RETRY
-            trouble.retry = _sooner(trouble.retry, Asked(now + delay_s, priority, None))
-        self._place(work, now)
+            work = self.claimed.get(key)
+            asked = Asked(self.now() + delay_s, Priority.RETRY if work is None else work.priority)
+            trouble.retry = asked.merged(trouble.retry)
+        self.tidy(key)
 
     def hasten_retries(self) -> None:
         """Clear the failures of all keys that wait for a retry, and retry them now.
@@ -372,20 +372,21 @@ class WorkQueue(Generic[K]):
         A token bucket still limits the rate. Other callbacks run in between if many keys wait.
         """
         # the timers have all waiting keys, and not the ready ones, which may be many
-        self._hasten(iter([*self._claimed.values(), *(timer[2] for timer in self._timers)]))
+        works = iter([*self.claimed.values(), *(timer[2] for timer in self._timers)])
 
-    def _hasten(self, works: Iterator[Work[K]]) -> None:
-        batch = () if self._shut_down else tuple(islice(works, _BATCH))
-        for work in batch:
-            trouble = work.trouble
-            if trouble and trouble.retry is not None and self.works.get(work.key) is work:
-                delay_s = 0.0 if self._bucket is None else self._bucket.take()
-                trouble.failures, now = 0, self.now()
-                hastened = Asked(now + delay_s, trouble.retry.priority, None)
-                trouble.retry = _sooner(trouble.retry, hastened)
-                self._place(work, now)
-        if batch:
-            asyncio.get_running_loop().call_soon(self._hasten, works)
+        def hasten() -> None:
+            batch = () if self._shut_down else tuple(islice(works, _BATCH))
+            for work in batch:
+                trouble = work.trouble
+                if trouble and trouble.retry is not None and self.works.get(work.key) is work:
+                    delay_s = 0.0 if self._bucket is None else self._bucket.take()
+                    trouble.failures, waiting = 0, trouble.retry
+                    trouble.retry = Asked(self.now() + delay_s, waiting.priority).merged(waiting)
+                    self.tidy(work.key)
+            if batch:
+                asyncio.get_running_loop().call_soon(hasten)
+
+        hasten()
 
     # ---- take
 
@@ -398,10 +399,7 @@ class WorkQueue(Generic[K]):
             if self._fed:
                 self._refill()
             if not self.ready:
-                if self._fed:
-                    await asyncio.sleep(0)  # all of these keys were left out
-                else:
-                    await self._woken()
+                await (asyncio.sleep(0) if self._fed else self._woken())  # all may be left out
                 continue
             if self._pace is None:
                 return self._claim()
@@ -412,7 +410,7 @@ class WorkQueue(Generic[K]):
                             await self._closed.wait()
                 except asyncio.CancelledError:
                     self._pace.give_back()
-                    self._wake_one()
+                    self._wake()
                     raise
             if self.ready:
                 return self._claim()
@@ -436,7 +434,6 @@ class WorkQueue(Generic[K]):
             self._aged_at = oldest.at + AGEING_S
             if now > self._aged_at:
                 work = oldest
-                self._stale += 1
         self._by_age = work is not None
         if work is None:
             # A key whose priority rose is in the line of its new priority, and stays in the old
@@ -453,29 +450,42 @@ class WorkQueue(Generic[K]):
             self._latency_s.count()
             self._work_s.count()
         work.at = now
-        self._claimed[work.key] = work
-        if self._stale:
-            self._drop_stale()
+        self.claimed[work.key] = work
         if work.trouble is not None:
             self._answer(work, work.trouble, now)
         return work
 
     def _firsts(self) -> list[Work[K]]:
-        self._drop_stale()
-        return [line[0] for line in self._urgent_first if line]
-
-    def _drop_stale(self) -> None:
-        """Drop the records that begin a line and aren't ready, and the others if there are many."""
-        compact = self._stale > self.ready + STALE_MAX
+        """Return the first key of each line, without the records of keys that aren't ready."""
         for line in self._lines:
             while line and line[0].place is not _READY:
                 line.popleft()
-            if compact:
-                kept = [work for work in line if work.place is _READY]
-                line.clear()
-                line.extend(kept)
-        if compact or not self.ready:
-            self._stale = 0
+        return [line[0] for line in self._urgent_first if line]
+
+    async def _woken(self) -> None:
+        wake_up = asyncio.get_running_loop().create_future()
+        self._takers.append(wake_up)
+        try:
+            await wake_up
+        except asyncio.CancelledError:
+            with suppress(ValueError):
+                self._takers.remove(wake_up)
+            self._wake()  # another one, if this worker was woken
+            raise
+
+    def _wake(self) -> None:
+        """Wake a worker, and after it has run others, if it has left keys."""
+        while self._takers and not self._waking and (self.ready or self._fed):
+            wake_up = self._takers.popleft()
+            if not wake_up.done():
+                wake_up.set_result(None)
+                self._waking = True
+                asyncio.get_running_loop().call_soon(self._has_run)
+
+    def _has_run(self) -> None:
+        self._waking = False
+        if self.ready or self._fed:
+            self._wake()
 
     # ---- settle
 
@@ -491,11 +501,11 @@ class WorkQueue(Generic[K]):
 
         Raises `UsageError` for a key that isn't claimed.
         """
-        work = self._claimed.get(key)
+        work = self.claimed.get(key)
         if work is None:
             raise UsageError(f"{key} was given back, but nobody has claimed it")
         if outcome is SYNCED and work.again is None and work.trouble is None:
-            del self._claimed[key], self.works[key]  # most syncs end like this
+            del self.claimed[key], self.works[key]  # most syncs end like this
             self._work_s.waiting.append(self.now() - work.at)
             return
         if isinstance(outcome, Synced):  # a `match` takes four times as long
@@ -525,40 +535,34 @@ class WorkQueue(Generic[K]):
         It waits or is ready if it was requested while it was claimed. An *untouched* key is ready
         again, for the reason for which it was taken. Raises `UsageError` for another key.
         """
-        work = self._claimed.get(key)
+        work = self.claimed.get(key)
         if work is None:
             raise UsageError(f"{key} was given back, but nobody has claimed it")
         if untouched:
             self.offer(key, work.reason, priority=work.priority)
-        del self._claimed[key]
-        now = self.now()
+        now, again = self.now(), work.again
         self._work_s.observe(now - work.at)
-        again, trouble = work.again, work.trouble
-        if again is None and trouble is None and work.changed is None:
-            del self.works[key]
-            return
-        due = math.inf if trouble is None else trouble.at
-        after = Work(key, _ASIDE, now, _RESYNC) if again is None else again
-        if again is not None:
-            due = min(due, again.at)
-            self._adds -= 1  # it was counted when it was offered
-        if due <= now:
-            after.due = due
-        after.trouble = trouble
+        del self.claimed[key]
+        following = self.works[key] = again or Work(key, _ASIDE, now, _RESYNC)
+        following.trouble = trouble = work.trouble
         if work.changed is not None:
-            after.changed = work.changed
-        self.works[key] = after
-        self._place(after, now, None if again is None else again.priority)
+            following.changed = work.changed
+        asked = (again, None if trouble is None else trouble.request)
+        times = [each.at for each in asked if each is not None and each.at <= now]
+        following.due = min(times, default=None)
+        if again is not None:
+            self._make_ready(again, now, again.priority)
+        else:
+            self.tidy(key)
 
     def forget(self, key: K) -> None:
         """Clear the key's failures and cancel its waiting retry, as a success does.
 
         Other requests are kept, and so is a key whose retry is ready already.
         """
-        work = self.works.get(key)
-        if work is not None and work.trouble is not None:
-            work.trouble.failures, work.trouble.retry = 0, None
-            self._place(work, self.now())
+        if (trouble := self.noted(key)) is not None:
+            trouble.failures, trouble.retry = 0, None
+            self.tidy(key)
 
     def noted(self, key: K) -> Trouble | None:
         """Return what is noted of the key; call `tidy` after something was removed."""
@@ -567,13 +571,41 @@ class WorkQueue(Generic[K]):
 
     def note(self, key: K) -> Trouble:
         """Return what is noted of the key, to note something; a key at rest stays at rest."""
-        return self._troubled(key, self.now())[1]
+        now = self.now()
+        work = self.works.get(key)
+        if work is None:
+            work = self.works[key] = Work(key, _ASIDE, now, _RESYNC)
+        if work.trouble is not None and work.place is _READY:
+            self._answer(work, work.trouble, now)  # what is due is answered by its next sync
+        if work.trouble is None:
+            work.trouble = Trouble()
+        return work.trouble
 
     def tidy(self, key: K) -> None:
-        """Forget the key if nothing is noted of it any more, and nothing else known."""
+        """Put the key where its requests demand; forget it if nothing is known of it any more."""
         work = self.works.get(key)
-        if work is not None and work.trouble is not None:
-            self._place(work, self.now())
+        if work is None:
+            return
+        if work.trouble is not None and work.trouble.says_nothing:
+            work.trouble = None
+        if work.place is _CLAIMED:
+            return
+        now, asked = self.now(), None if work.trouble is None else work.trouble.request
+        if asked is None:
+            if work.place is not _READY:
+                self._leave_timers(work)
+                work.place = _ASIDE
+                if work.trouble is None and work.changed is None:
+                    del self.works[key]
+        elif work.place is _READY or asked.at <= now:
+            self._make_ready(work, now, asked.priority)
+        elif work.place is not _WAITING or work.at != asked.at:
+            self._waiting += work.place is not _WAITING
+            work.place, work.at = _WAITING, asked.at
+            heappush(self._timers, (asked.at, next(self._numbers), work))
+            self._drop_unused()
+            if self._timers[0][0] < self._armed_for:
+                self._arm()
 
     def drop(self, key: K) -> None:
         """Forget everything about the key; a worker may still have claimed it."""
@@ -583,10 +615,9 @@ class WorkQueue(Generic[K]):
         work.again = work.trouble = work.changed = None
         if work.place is _READY:
             self.ready -= 1
-            self._stale += 1
             work.place = _ASIDE
             self._drop_stale()
-        self._place(work, self.now())
+        self.tidy(key)
 
     async def keep(self, wanted: Callable[[K], bool]) -> None:
         """Drop every key that isn't *wanted*, in slices. It doesn't wait for keys to be fed."""
@@ -595,32 +626,31 @@ class WorkQueue(Generic[K]):
     def stop_answering(self) -> None:
         """Forget which changes wait for a sync, until `answers` is set again."""
         self.answers = False
-        now = self.now()
         for work in tuple(self.works.values()):
             work.changed = None
             if work.again is not None:
                 work.again.changed = None
             if work.place is _ASIDE:
-                self._place(work, now)
-
-    # ---- the end
+                self.tidy(work.key)
 
     def shut_down(self) -> None:
         """Accept no more keys, and drop those that wait or are ready; every `take` raises."""
         self._shut_down = True
         self._closed.set()
-        self._fed.clear()
+        self.feed_no_more()
         self._timers.clear()
         self._disarm()
-        self._waiting = self.ready = self._stale = 0
+        self._waiting = self.ready = 0
         for line in self._lines:
             line.clear()
-        self.works = dict(self._claimed)
+        self.works = dict(self.claimed)
         for work in self.works.values():
             work.again = None
             if work.trouble is not None:
                 work.trouble.asked = work.trouble.retry = None
-        self._wake_all()
+        while self._takers:
+            if not (wake_up := self._takers.popleft()).done():
+                wake_up.set_result(None)
 
     async def closed(self) -> None:
         await self._closed.wait()
@@ -632,12 +662,9 @@ class WorkQueue(Generic[K]):
         work = self.works.get(key)
         return None if work is None or work.place is _ASIDE else work
 
-    def is_claimed(self, key: K) -> bool:
-        return key in self._claimed
-
     def reason(self, key: K) -> Operation:
         """Return the reason for the sync of a claimed key; without one, its last sync asked."""
-        work = self._claimed.get(key)
+        work = self.claimed.get(key)
         if work is None or (work.reason is None and work.trouble and work.trouble.failures):
             return _RETRY
         return work.reason or Operation.REQUEUE
@@ -650,7 +677,7 @@ class WorkQueue(Generic[K]):
     @property
     def idle(self) -> bool:
         """True if no key is waiting, ready or claimed."""
-        return not (self._waiting or self.ready or self._claimed or self._fed)
+        return not (self._waiting or self.ready or self.claimed or self._fed)
 
     @property
     def settled(self) -> bool:
@@ -659,36 +686,29 @@ class WorkQueue(Generic[K]):
         A key that only waits for a requested time doesn't count.
         """
         retries = any(work.trouble and work.trouble.retry for work in self.works.values())
-        return not (self.ready or self._claimed or self._fed or retries)
+        return not (self.ready or self.claimed or self._fed or retries)
 
     def first(self, number: int) -> Iterator[Work[K]]:
         """Yield up to *number* keys of each place: the oldest, and those that become ready next.
 
-        Claimed keys come first, then the ready ones. Takes time in proportion to *number*: it may
-        yield fewer keys that wait if there are many timers of no use.
+        Claimed keys come first, then the ready ones. Takes time in proportion to *number*.
         """
-        yield from islice(self._claimed.values(), number)
-        seen = dict[int, Work[K]]()
-        for work in merge(*self._urgent_first, key=_since):
-            if len(seen) == number:
-                break
-            if work.place is _READY:
-                seen[id(work)] = work  # a key whose priority rose is in two lines
-        yield from seen.values()
-        soonest, reached = dict[int, Work[K]](), [(timer, 0) for timer in self._timers[:1]]
-        for _ in range(number + 64):
-            if not reached or len(soonest) == number:
-                break
-            (when, _, work), index = heappop(reached)
-            if work.place is _WAITING and work.at == when:
-                soonest[id(work)] = work
-            for below in range(2 * index + 1, min(2 * index + 3, len(self._timers))):
-                heappush(reached, (self._timers[below], below))
-        yield from soonest.values()
+        yield from islice(self.claimed.values(), number)
+        lines = (islice(filter(_is_ready, line), number) for line in self._urgent_first)
+        ready = {id(work): work for line in lines for work in line}  # some are in two lines
+        yield from sorted(ready.values(), key=_since)[:number]
+        soonest = dict[int, tuple[float, int, Work[K]]]()
+        while self._timers and len(soonest) < number:
+            timer = heappop(self._timers)
+            if _is_of_use(timer):
+                soonest[id(timer[2])] = timer
+        for timer in soonest.values():
+            heappush(self._timers, timer)
+        yield from [work for _, _, work in soonest.values()]
 
     def oldest_ready(self) -> float | None:
         """Return the loop time since which the oldest ready key is ready, None if no key is."""
-        return min((work.at for work in self._firsts()), default=None)
+        return min(map(_since, self._firsts()), default=None)
 
     def waits_since(self, time: float) -> bool:
         """Return whether a key is ready since that loop time or longer, or has yet to be fed."""
@@ -703,13 +723,14 @@ class WorkQueue(Generic[K]):
     def stats(self) -> QueueStats:
         """Return the measures; takes time in proportion to the claimed keys only."""
         now = self.now()
-        claimed_s = [now - work.at for work in self._claimed.values()]
+        claimed_s = [now - work.at for work in self.claimed.values()]
         due = sum(
-            work.again is not None or (work.trouble is not None and work.trouble.at <= now)
-            for work in self._claimed.values()
+            work.again is not None
+            or bool(work.trouble and (asked := work.trouble.request) and asked.at <= now)
+            for work in self.claimed.values()
         )
         return QueueStats(
-            depth=self.ready + sum(fed.left for fed in self._fed) + due,
+            depth=self.ready + self._left + due,
             waiting=self._waiting,
             held=len(claimed_s),
             adds=self._adds,
@@ -720,23 +741,7 @@ class WorkQueue(Generic[K]):
             longest_s=max(claimed_s, default=0.0),
         )
 
-    def _find_clock(self) -> float:
-        """Find the loop's clock once, because that takes longer than reading its time."""
-        self.now = asyncio.get_running_loop().time
-        return self.now()
-
     # ---- places
-
-    def _troubled(self, key: K, now: float) -> tuple[Work[K], Trouble]:
-        """Return the record of the key with its trouble; a ready key needs no due request."""
-        work = self.works.get(key)
-        if work is None:
-            work = self.works[key] = Work(key, _ASIDE, now, _RESYNC)
-        if work.trouble is not None and work.place is _READY:
-            self._answer(work, work.trouble, now)
-        if work.trouble is None:
-            work.trouble = Trouble()
-        return work, work.trouble
 
     def _answer(self, work: Work[K], trouble: Trouble, now: float) -> None:
         """Remove the requests that the next sync of a ready key answers, or one that begins now."""
@@ -748,97 +753,49 @@ class WorkQueue(Generic[K]):
         if trouble.says_nothing:
             work.trouble = None
 
-    def _place(  # noqa: C901, PLR0912 - one straight line
-        self, work: Work[K], now: float, wanted: Priority | None = None
-    ) -> None:
-        """Put a key that isn't claimed where its requests demand; it's *wanted* now, or isn't.
-
-        The key is forgotten if its record says nothing more.
-        """
-        at, requested, trouble = math.inf, _RESYNC, work.trouble
-        if trouble is not None and trouble.says_nothing:
-            trouble = work.trouble = None
-        if work.place is _CLAIMED:
-            return
-        if trouble is not None:
-            at, requested = trouble.at, trouble.priority
-        if wanted is not None and wanted > requested:
-            requested = wanted
-        if work.place is _READY:
-            if requested > work.priority:
-                work.priority = requested
-                self._lines[requested].append(work)
-                self._stale += 1
-            return
-
-        waited = work.place is _WAITING
-        if wanted is None and at > now and trouble is not None and (trouble.asked or trouble.retry):
-            if not waited or work.at != at:
-                self._waiting += not waited
-                work.place, work.at = _WAITING, at
-                heappush(self._timers, (at, next(self._numbers), work))
-                if self._timers[0][0] < self._armed_for:
-                    self._arm()
+    def _make_ready(self, work: Work[K], now: float, priority: Priority) -> None:
+        """Put a key that isn't claimed in the line of the highest priority that was requested."""
+        if work.trouble is not None and (asked := work.trouble.request) is not None:
+            priority = max(priority, asked.priority)
+        if work.place is not _READY:
+            self._leave_timers(work)
+            work.place, work.at = _READY, now
+            self.ready += 1
+            self._adds += 1
+        elif priority > work.priority:
+            self._drop_stale()
         else:
-            self._waiting -= waited
-            if wanted is not None or at <= now:
-                work.place, work.at, work.priority = _READY, now, requested
-                self._lines[requested].append(work)
-                self.ready += 1
-                self._adds += 1
-                if self._takers and not self._waking:
-                    self._wake()
-            else:
-                work.place = _ASIDE
-                if trouble is None and work.changed is None:
-                    self.works.pop(work.key, None)
-        if waited:
-            self._compact_timers()
-
-    # ---- workers that wait
-
-    async def _woken(self) -> None:
-        """Return when this worker is woken; if it's cancelled after that, it wakes another one."""
-        wake_up = asyncio.get_running_loop().create_future()
-        self._takers.append(wake_up)
-        try:
-            await wake_up
-        except asyncio.CancelledError:
-            if wake_up.cancelled():
-                with suppress(ValueError):
-                    self._takers.remove(wake_up)
-            else:
-                self._wake_one()
-            raise
-
-    def _wake_one(self) -> None:
-        while self._takers:
-            wake_up = self._takers.popleft()
-            if not wake_up.done():
-                wake_up.set_result(None)
-                return
-
-    def _wake_all(self) -> None:
-        while self._takers:
-            self._wake_one()
-
-    def _wake(self) -> None:
-        """Wake a worker, and after it others if keys are left.
-
-        A worker that takes all keys without waiting needs no other worker. So the next one is woken
-        only after the first one has run.
-        """
+            return
+        work.priority = priority
+        self._lines[priority].append(work)
         if self._takers and not self._waking:
-            self._waking = True
-            self._wake_one()
-            asyncio.get_running_loop().call_soon(self._wake_next)  # runs after the woken worker
-
-    def _wake_next(self) -> None:
-        self._waking = False
-        if self.ready:
             self._wake()
 
+    def _drop_stale(self) -> None:
+        """Drop the records in lines that aren't ready, if there are many or no others."""
+        if sum(map(len, self._lines)) > 2 * self.ready + (STALE_MAX if self.ready else 0):
+            for line in self._lines:
+                ready = list(filter(_is_ready, line))
+                line.clear()
+                line.extend(ready)
+
     # ---- times; uvloop calls timers up to half a millisecond early
+
+    def _leave_timers(self, work: Work[K]) -> None:
+        if work.place is _WAITING:
+            work.place = _ASIDE
+            self._waiting -= 1
+            self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Rebuild the heap when most of its timers are of no use."""
+        timers = self._timers
+        if not self._waiting:
+            timers.clear()
+            self._disarm()
+        elif len(timers) > 2 * self._waiting + 64:
+            timers[:] = filter(_is_of_use, timers)
+            heapify(timers)
 
     def _arm(self) -> None:
         """Set the timer of the loop no later than the earliest time."""
@@ -850,53 +807,33 @@ class WorkQueue(Generic[K]):
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._armed_for = math.inf
+        self._timer, self._armed_for = None, math.inf
 
     def _ripen(self) -> None:
         """Make the keys ready whose time has come, in batches, so that the loop isn't blocked."""
         now = max(asyncio.get_running_loop().time(), self._armed_for)
         self._disarm()
         for _ in range(_BATCH):
-            if not self._timers:
-                return
-            when, _, work = self._timers[0]
-            waits = work.place is _WAITING and work.at == when
-            if waits and when > now:
+            if not self._timers or self._timers[0][0] > now:
                 break
-            heappop(self._timers)
-            if waits and work.trouble is not None:
-                trouble, work.reason = work.trouble, None
-                self._place(work, self.now(), trouble.priority)
-                self._answer(work, trouble, when)
+            timer = heappop(self._timers)
+            when, _, work = timer
+            if _is_of_use(timer) and work.trouble is not None:
+                self._make_ready(work, self.now(), _RESYNC)
+                self._answer(work, work.trouble, when)
         if self._timers:
             self._arm()
-
-    def _compact_timers(self) -> None:
-        """Rebuild the heap when most of its timers are of no use."""
-        timers = self._timers
-        if not self._waiting:
-            timers.clear()
-            self._disarm()
-        elif len(timers) > 2 * self._waiting + 64:
-            timers[:] = [it for it in timers if it[2].place is _WAITING and it[2].at == it[0]]
-            heapify(timers)
-
-
-class _Fed(msgspec.Struct, Generic[K], eq=False):
-    keys: Iterator[K]
-    left: int  # about the number of keys that are left
-    add: Callable[[K], object]
 
 
 _since = attrgetter("at")
 
 
-def _sooner(known: Asked | None, new: Asked) -> Asked:
-    if known is None:
-        return new
-    first, second = (new, known) if new.at <= known.at else (known, new)
-    return Asked(first.at, max(first.priority, second.priority), first.reason or second.reason)
+def _is_ready(work: Work[Any]) -> bool:
+    return work.place is _READY
+
+
+def _is_of_use(timer: tuple[float, int, Work[Any]]) -> bool:
+    return timer[2].place is _WAITING and timer[2].at == timer[0]
 
 
 def _stronger(known: Operation | None, new: Operation | None) -> Operation | None:
