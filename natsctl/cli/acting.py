@@ -23,7 +23,7 @@ from natsctl.errors import NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.buckets import Selection
 from natsctl.operate.fleet import Acted, Fleet, open_fleet
-from natsctl.operate.names import Name, own_keys, parse_names
+from natsctl.operate.objects import Name, own_keys, parse_names
 from natsctl.operate.pauses import duration_in, new_pause
 
 app = App()

@@ -33,8 +33,7 @@ from natsctl.model import documents, exact_json
 from natsctl.model.documents import BOOKKEEPING, Document, same
 from natsctl.model.store import Stored
 from natsctl.operate.buckets import open_bucket
-from natsctl.operate.entries import ENVELOPE, described, is_object
-from natsctl.operate.names import parse_name
+from natsctl.operate.objects import ENVELOPE, described, is_object, parse_name
 from natsctl.telemetry.escaping import escaped
 
 app = App()

@@ -34,8 +34,8 @@ from natsctl.daemon.plan import SyncResult, inspecting, primaries, sync_once
 from natsctl.errors import NatsctlError, NoDaemonError, UsageError
 from natsctl.jetstream.store import connect
 from natsctl.model.plans import GarbagePlan, Removed
-from natsctl.operate.entries import NONE
 from natsctl.operate.fleet import NoGarbageError, open_fleet
+from natsctl.operate.objects import NONE
 
 app = App()
 

@@ -57,13 +57,17 @@ from natsctl.operate.buckets import (
     message_at,
     open_bucket,
     published_schemas,
-    selected,
 )
-from natsctl.operate.desired import (
+from natsctl.operate.objects import (
+    NONE,
+    age,
+    cells_of,
+    described,
     desired_changes,
+    object_in,
+    parse_name,
+    preview,
 )
-from natsctl.operate.entries import NONE, age, cells_of, described, object_in, preview
-from natsctl.operate.names import parse_name
 from natsctl.operate.pauses import duration_in
 
 app = App()
@@ -173,7 +177,7 @@ async def _list(
             return
     messages = await BucketStore(source, keys=pattern).listing()
     columns = await _columns(source, output)
-    matching = selected(messages, labels)
+    matching = [message for message in messages if matches(message.value, labels)]
     if order is not None:
         matching.sort(key=lambda message: order.sort_key(described(source.name, message)))
     if matching or output not in TABLES:

@@ -22,7 +22,7 @@ from natsctl.model import exact_json
 from natsctl.model.exact_json import ExactNumber
 from natsctl.model.plans import Action, Difference
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
-from natsctl.operate.entries import NO_COLUMNS, cells_of, described, headings_of, short_time
+from natsctl.operate.objects import NO_COLUMNS, cells_of, described, headings_of, short_time
 from natsctl.telemetry.escaping import escaped, is_unsafe, json_escaped, yaml_escaped
 from natsctl.telemetry.hiding import abbreviated
 

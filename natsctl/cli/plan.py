@@ -34,7 +34,7 @@ from natsctl.errors import UsageError
 from natsctl.jetstream.store import connect
 from natsctl.model.plans import Action, KeyPlan, Plan
 from natsctl.operate.fleet import Fleet, open_fleet
-from natsctl.operate.names import Name, own_keys, parse_names
+from natsctl.operate.objects import Name, own_keys, parse_names
 
 app = App()
 

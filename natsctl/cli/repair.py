@@ -16,9 +16,8 @@ from natsctl.jetstream.store import BucketStore, KvStore, Nats
 from natsctl.managed.links import permit_adoption, resolve
 from natsctl.model.objects import Object
 from natsctl.operate.buckets import open_bucket
-from natsctl.operate.entries import NONE, age
 from natsctl.operate.links import forget_link, link_states
-from natsctl.operate.names import Name, parse_name
+from natsctl.operate.objects import NONE, Name, age, parse_name
 
 app = App(help="Repair what nobody should have to, once a year.")
 external = App(help="Show the links to external resources, and resolve unknown results.")

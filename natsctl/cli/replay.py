@@ -26,7 +26,7 @@ from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.fleet import open_fleet
-from natsctl.operate.names import Name, parse_name, parse_names
+from natsctl.operate.objects import Name, parse_name, parse_names
 from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 

@@ -18,160 +18,10 @@ from natsctl.jetstream.options import NatsOptions
 from natsctl.model import documents, exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.buckets import published_schemas
-from natsctl.operate.entries import NONE, preview
-from natsctl.operate.faults import InvalidField, faults, first_field, schema_for
-from natsctl.operate.names import parse_name
+from natsctl.operate.faults import InvalidField, faults, schema_for, unknown_fields
+from natsctl.operate.objects import NONE, parse_name, preview
 
 app = App()
-
-Schema = Mapping[str, Any]
-"""A JSON Schema, or a part of one."""
-
-_NOTES: Final = {
-    "default": "default",
-    "enum": "enum",
-    "const": "constant",
-    "minimum": "minimum",
-    "maximum": "maximum",
-    "exclusiveMinimum": "greater than",
-    "exclusiveMaximum": "less than",
-    "multipleOf": "multiple of",
-    "minLength": "minimum length",
-    "maxLength": "maximum length",
-    "pattern": "pattern",
-    "format": "format",
-    "minItems": "minimum items",
-    "maxItems": "maximum items",
-    "examples": "examples",
-}
-"""The keywords of a schema that are notes, with their titles."""
-
-
-class Fields:
-    """The fields that a JSON Schema describes."""
-
-    def __init__(self, root: Schema) -> None:
-        self._root = root
-
-    def resolved(self, schema: Schema) -> Schema:
-        """Return the schema with its reference followed; its own keywords have precedence."""
-        reference = schema.get("$ref")
-        if reference is None:
-            return schema
-        definition = self._root.get("$defs", {}).get(reference.rpartition("/")[2], {})
-        return {**self.resolved(definition), **documents.without(schema, "$ref")}
-
-    def variants(self, schema: Schema) -> list[Schema]:
-        """Return the alternatives of a union, or the schema itself."""
-        resolved = self.resolved(schema)
-        if "anyOf" not in resolved:
-            return [resolved]
-        return [variant for part in resolved["anyOf"] for variant in self.variants(part)]
-
-    def structs(self, schema: Schema) -> list[Schema]:
-        """Return the alternatives with fields: of the schema, its items or its values."""
-        structs: list[Schema] = []
-        for variant in self.variants(schema):
-            structs += [variant] if "properties" in variant else []
-            for part in _inner_schemas(variant):
-                structs += self.structs(part)
-        return structs
-
-    def within(self, schema: Schema, name: str) -> Schema:
-        """Return the schema of a field; raises `NotFoundError` that suggests a similar name."""
-        fields: dict[str, Schema] = {}
-        for struct in self.structs(schema):
-            fields |= struct["properties"]
-        if name in fields:
-            return fields[name]
-        for variant in self.variants(schema):  # a mapping has any names
-            if variant.get("type") == "object" and "properties" not in variant:
-                extra = variant.get("additionalProperties")
-                return extra if isinstance(extra, dict) else {}
-        raise NotFoundError(f"has no field {name}{did_you_mean(name, fields)}")
-
-    def type_of(self, schema: Schema) -> str:
-        """Return the name of the type, as `kubectl explain` prints it."""
-        return " | ".join(dict.fromkeys(map(self._type_name, self.variants(schema))))
-
-    def _type_name(self, schema: Schema) -> str:
-        kind, parts = schema.get("type"), _inner_schemas(schema)
-        if kind == "array":
-            inner = ", ".join(map(self.type_of, parts)) or "any"
-            return f"[]({inner})" if len(parts) > 1 or " | " in inner else f"[]{inner}"
-        if kind == "object" and "properties" not in schema:
-            return f"map[string]{self.type_of(parts[0]) if parts else 'any'}"
-        if kind == "object":
-            return str(schema.get("title", "object"))
-        if kind is None and "enum" in schema:
-            texts = all(isinstance(value, str) for value in schema["enum"])
-            return "string" if texts else "integer"
-        return str(kind or "any")
-
-    def notes(self, schema: Schema) -> list[str]:
-        """Return the default and the limits of a value."""
-        notes = []
-        for variant in [self.resolved(schema), *self.variants(schema)]:
-            for keyword, title in _NOTES.items():
-                if keyword in variant:
-                    value = variant[keyword]
-                    shown = (
-                        preview(exact_json.encode(one))
-                        for one in (value if keyword == "enum" else [value])
-                    )
-                    notes.append(f"{title}: {', '.join(shown)}")
-        return list(dict.fromkeys(notes))
-
-    def description(self, schema: Schema) -> str:
-        """Return the meaning of a value: of the field, or else of its type."""
-        own = self.resolved(schema).get("description", "")
-        texts = [own] if own else [one.get("description", "") for one in self.variants(schema)]
-        return "\n\n".join(filter(None, dict.fromkeys(texts)))
-
-    def unknown(
-        self, document: object, schema: Schema | None = None, path: str = ""
-    ) -> Iterator[tuple[str, str, Sequence[str]]]:
-        """Yield the path and the name of each unknown field, and the names in its place."""
-        variants = self._matching(self._root if schema is None else schema, document)
-        if isinstance(document, list):
-            for number, item in enumerate(document):
-                for variant in variants:
-                    first, rest = variant.get("prefixItems", ()), variant.get("items", {})
-                    part = first[number] if number < len(first) else rest
-                    inner = part if isinstance(part, dict) else {}
-                    yield from self.unknown(item, inner, f"{path}[{number}]")
-        elif isinstance(document, dict):
-            known: dict[str, Schema] = {}
-            free: Schema | None = None
-            for variant in variants:
-                known |= variant.get("properties", {})
-                if "properties" not in variant:
-                    extra = variant.get("additionalProperties", {})
-                    free = extra if isinstance(extra, dict) else {}
-            for name, item in document.items():
-                inner_path = f"{path}.{name}" if path else name
-                if name in known or free is not None:
-                    yield from self.unknown(item, known.get(name, free), inner_path)
-                elif variants:
-                    yield inner_path, name, tuple(known)
-
-    def _matching(self, schema: Schema, value: object) -> list[Schema]:
-        wanted = "array" if isinstance(value, list) else "object"
-        tags = self.resolved(schema).get("discriminator")
-        if tags is not None and isinstance(value, dict):
-            reference = tags["mapping"].get(value.get(tags["propertyName"]))
-            return [] if reference is None else [self.resolved({"$ref": reference})]
-        return [part for part in self.variants(schema) if part.get("type", wanted) == wanted]
-
-
-def _inner_schemas(schema: Schema) -> list[Schema]:
-    parts = (
-        *schema.get("prefixItems", ()),
-        schema.get("items"),
-        schema.get("additionalProperties"),
-    )
-    return [part for part in parts if isinstance(part, dict)]
-
 
 # ---- checks of objects
 
@@ -216,14 +66,14 @@ class Validator(msgspec.Struct, frozen=True):
         schema, document = schema_for(self.schemas, key), _document_of(new)
         if schema is None:
             return None
-        found = faults(schema.schema, document)
-        invalid = [one for one in found if _is_given(one, document)]
+        invalid = [one for one in faults(schema.schema, document) if _is_given(one, document)]
         refused = {one.path for one in invalid}
-        for path, name, known in Fields(schema.schema).unknown(document):
+        for one in unknown_fields(schema.schema, document):
             # a type without a field spec permits any spec, and natsctl does not store the status
-            if path not in refused and path != "spec" and first_field(path) != "status":
-                hint = did_you_mean(name, known)
-                self._warn(key, f"{path} is unknown{hint} (schema of {schema.source})")
+            if one.path not in refused and one.path != "spec" and one.first != "status":
+                name = one.path.rpartition(".")[2]
+                hint = did_you_mean(name, one.instead or ())
+                self._warn(key, f"{one.path} is unknown{hint} (schema of {schema.source})")
         self._reject(key, schema, invalid)
         return None if invalid else schema.version
 
@@ -231,12 +81,9 @@ class Validator(msgspec.Struct, frozen=True):
         """Check that a new object has every required field; raises as `check` does."""
         schema, document = schema_for(self.schemas, key), _document_of(new)
         if schema is not None and isinstance(document, dict):
-            missing = [
-                one
-                for one in faults(schema.schema, document)
-                if not _is_given(one, document) and one.first != "status"
-            ]
-            self._reject(key, schema, missing)
+            found = faults(schema.schema, document)
+            given = (one for one in found if one.first != "status")
+            self._reject(key, schema, [one for one in given if not _is_given(one, document)])
 
     def _reject(self, key: str, schema: KindSchema, invalid: Sequence[InvalidField]) -> None:
         message = f"not a valid {schema.kind} of {schema.source}:"
@@ -268,9 +115,30 @@ def _is_given(fault: InvalidField, document: object) -> bool:
 
 # ---- explain
 
+Schema = Mapping[str, Any]
+"""A JSON Schema, or a part of one."""
+
 WIDTH, INDENT = 80, "    "
 KINDS_MAX = 10  # that an error lists
 HEADINGS = ("KIND", "KEYS", "VERSION", "CONTROLLER", "CONTROLLER-VERSION", "ROLE")
+_NOTES: Final = {
+    "default": "default",
+    "enum": "enum",
+    "const": "constant",
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "exclusiveMinimum": "greater than",
+    "exclusiveMaximum": "less than",
+    "multipleOf": "multiple of",
+    "minLength": "minimum length",
+    "maxLength": "maximum length",
+    "pattern": "pattern",
+    "format": "format",
+    "minItems": "minimum items",
+    "maxItems": "maximum items",
+    "examples": "examples",
+}
+"""The keywords of a schema that are notes, with their titles."""
 
 
 @app.add(
@@ -309,14 +177,12 @@ async def explain(
     else:
         async with connect(options) as connection:
             schemas = await published_schemas(connection)
-    schema, names = split_path(schemas, words[0]) if words else (None, [])
+    schema, names = _found(schemas, words[0]) if words else (None, [])
     if output not in TABLES:
-        whole: Mapping[str, Any] = {one.kind: one.schema for one in schemas}
+        whole: Schema = {one.kind: one.schema for one in schemas}
+        if names:
+            raise UsageError(f"{words[0]} names a field: natsctl explain {words[0]} explains it")
         if schema is not None:
-            if names:
-                raise UsageError(
-                    f"{words[0]} names a field: natsctl explain {words[0]} explains it"
-                )
             write_notice(f"{schema.kind} is declared by {schema.source}")
             whole = schema.schema
         chosen = "json" if output == "jsonschema" else output
@@ -337,11 +203,10 @@ async def explain(
         write_notice("no daemon has published a schema")
 
 
-def split_path(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, list[str]]:
+def _found(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, list[str]]:
     """Return the schema that *path* begins with, and the names of the fields that follow.
 
     A path such as `Shop.spec.text` begins with the name of a kind, of its type or of its bucket.
-    Raises `NotFoundError` if there is no such kind, and `UsageError` if several match.
     """
     matching: dict[str, list[KindSchema]] = {}
     for schema in schemas:
@@ -365,59 +230,134 @@ def split_path(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, li
     return matching[name][0], [field for field in path[len(name) :].split(".") if field]
 
 
-def _explanation(schema: KindSchema, names: Sequence[str], *, recursive: bool) -> Iterator[str]:
-    fields = Fields(schema.schema)
-    part: Schema = schema.schema
+def _explanation(kind: KindSchema, names: Sequence[str], *, recursive: bool) -> Iterator[str]:
+    fields, part = _Fields(kind.schema), kind.schema
     for number, name in enumerate(names):
-        try:
-            part = fields.within(part, name)
-        except NotFoundError as error:
-            raise NotFoundError(f"{'.'.join([schema.kind, *names[:number]])} {error}") from None
-    yield f"KIND:       {schema.kind}"
-    yield f"BUCKET:     {schema.bucket}"
-    yield f"VERSION:    {schema.version}"
-    yield f"SCHEMA OF:  {schema.source}"
+        structs = fields.structs(part)
+        known = {key: inner for one in structs for key, inner in one["properties"].items()}
+        mappings = [one for one in fields.variants(part) if one.get("type") == "object"]
+        values = [one.get("additionalProperties") for one in mappings if "properties" not in one]
+        if name in known:
+            part = known[name]
+        elif values:  # a mapping has any names
+            part = values[0] if isinstance(values[0], dict) else {}
+        else:
+            place = ".".join([kind.kind, *names[:number]])
+            raise NotFoundError(f"{place} has no field {name}{did_you_mean(name, known)}")
+    yield f"KIND:       {kind.kind}"
+    yield f"BUCKET:     {kind.bucket}"
+    yield f"VERSION:    {kind.version}"
+    yield f"SCHEMA OF:  {kind.source}"
     yield ""
     if names:
         yield f"FIELD: {names[-1]} <{fields.type_of(part)}>"
-        yield from (f"{INDENT}{note}" for note in fields.notes(part))
+        yield from fields.notes(part)
         yield ""
     yield "DESCRIPTION:"
-    yield from _wrapped(fields.description(part) or "<none>")
+    yield from fields.description(part) or (f"{INDENT}<none>",)
     if recursive:
         yield from ("", "FIELDS:")
-        yield from _branches(fields, part, "  ", ())
+        yield from fields.nested(part, "  ", ())
         return
     structs = fields.structs(part)
     for struct in structs:
         yield ""
         yield "FIELDS:" if len(structs) == 1 else f"FIELDS of {struct.get('title', 'object')}:"
-        for heading, inner in _headings(fields, struct, "  "):
+        for heading, inner in fields.headings(struct, "  "):
             yield heading
-            yield from (f"{INDENT}{note}" for note in fields.notes(inner))
-            yield from _wrapped(fields.description(inner))
+            yield from fields.notes(inner)
+            yield from fields.description(inner)
 
 
-def _headings(fields: Fields, struct: Schema, indent: str) -> Iterator[tuple[str, Schema]]:
-    properties, required = struct["properties"], struct.get("required", ())
-    width = max(map(len, properties), default=0)
-    for name, inner in properties.items():
-        mark = " -required-" if name in required else ""
-        yield f"{indent}{name.ljust(width)}  <{fields.type_of(inner)}>{mark}", inner
+class _Fields(msgspec.Struct, frozen=True):
+    """The fields that a JSON Schema describes."""
+
+    root: Schema
+
+    def resolved(self, schema: Schema) -> Schema:
+        """Return the schema with its reference followed; its own keywords have precedence."""
+        if "$ref" not in schema:
+            return schema
+        referred = self.root.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {})
+        return {**self.resolved(referred), **documents.without(schema, "$ref")}
+
+    def variants(self, schema: Schema) -> list[Schema]:
+        """Return the alternatives of a union, or the schema itself."""
+        resolved = self.resolved(schema)
+        parts = resolved.get("anyOf")
+        return (
+            [resolved] if parts is None else [one for part in parts for one in self.variants(part)]
+        )
+
+    def structs(self, schema: Schema) -> list[Schema]:
+        """Return the alternatives with fields: of the schema, its items or its values."""
+        structs: list[Schema] = []
+        for variant in self.variants(schema):
+            structs += [variant] if "properties" in variant else []
+            for part in _inner_schemas(variant):
+                structs += self.structs(part)
+        return structs
+
+    def type_of(self, schema: Schema) -> str:
+        """Return the name of the type, as `kubectl explain` prints it."""
+        return " | ".join(dict.fromkeys(map(self._type_name, self.variants(schema))))
+
+    def _type_name(self, schema: Schema) -> str:
+        inner = [self.type_of(part) for part in _inner_schemas(schema)]
+        match schema.get("type"):
+            case "array":
+                text = ", ".join(inner) or "any"
+                return f"[]({text})" if len(inner) > 1 or " | " in text else f"[]{text}"
+            case "object" if "properties" not in schema:
+                return f"map[string]{inner[0] if inner else 'any'}"
+            case "object":
+                return str(schema.get("title", "object"))
+            case None if "enum" in schema:
+                texts = all(isinstance(value, str) for value in schema["enum"])
+                return "string" if texts else "integer"
+            case kind:
+                return str(kind or "any")
+
+    def notes(self, schema: Schema) -> Iterator[str]:
+        """Yield lines with the default and the limits of a value."""
+        notes: dict[str, None] = {}
+        for variant in (self.resolved(schema), *self.variants(schema)):
+            for keyword in filter(variant.__contains__, _NOTES):
+                value = variant[keyword]
+                values = value if keyword == "enum" else [value]
+                shown = ", ".join(preview(exact_json.encode(one)) for one in values)
+                notes[f"{INDENT}{_NOTES[keyword]}: {shown}"] = None
+        yield from notes
+
+    def description(self, schema: Schema) -> list[str]:
+        """Return lines with the meaning of a value: of the field, or else of its type."""
+        schemas = [self.resolved(schema), *self.variants(schema)]
+        texts = [one["description"] for one in schemas if one.get("description")]
+        own = texts[:1] if schemas[0].get("description") else texts
+        lines: list[str] = []
+        for paragraph in "\n\n".join(dict.fromkeys(own)).split("\n\n") if own else ():
+            lines += [""] if lines else []
+            lines += textwrap.wrap(
+                paragraph, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT
+            )
+        return lines
+
+    def headings(self, struct: Schema, indent: str) -> Iterator[tuple[str, Schema]]:
+        properties, required = struct["properties"], struct.get("required", ())
+        width = max(map(len, properties), default=0)
+        for name, inner in properties.items():
+            mark = " -required-" if name in required else ""
+            yield f"{indent}{name.ljust(width)}  <{self.type_of(inner)}>{mark}", inner
+
+    def nested(self, part: Schema, indent: str, above: tuple[object, ...]) -> Iterator[str]:
+        """Yield the fields below a part; a type that contains itself is shown once."""
+        for struct in self.structs(part):
+            if (title := struct.get("title")) not in above:
+                for heading, inner in self.headings(struct, indent):
+                    yield heading
+                    yield from self.nested(inner, f"{indent}  ", (*above, title))
 
 
-def _branches(
-    fields: Fields, part: Schema, indent: str, above: tuple[object, ...]
-) -> Iterator[str]:
-    """Yield the fields below a part; a type that contains itself is shown once."""
-    for struct in fields.structs(part):
-        if struct.get("title") not in above:
-            for heading, inner in _headings(fields, struct, indent):
-                yield heading
-                yield from _branches(fields, inner, f"{indent}  ", (*above, struct.get("title")))
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    for number, paragraph in enumerate(text.split("\n\n") if text else ()):
-        yield from [""] if number else []
-        yield from textwrap.wrap(paragraph, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+def _inner_schemas(schema: Schema) -> list[Schema]:
+    rest = (schema.get("items"), schema.get("additionalProperties"))
+    return [part for part in (*schema.get("prefixItems", ()), *rest) if isinstance(part, dict)]

@@ -29,12 +29,10 @@ from natsctl.jetstream.options import NatsOptions
 from natsctl.model.reports import Branch, Queued, SyncRecord
 from natsctl.model.store import planned_revision
 from natsctl.model.times import time_in
-from natsctl.operate.absent import DOWN, Description
-from natsctl.operate.entries import NONE, age
 from natsctl.operate.fleet import Fleet, Statuses, open_fleet
-from natsctl.operate.names import parse_name
+from natsctl.operate.objects import NONE, age, parse_name
 from natsctl.operate.pauses import duration_in
-from natsctl.operate.statuses import StatusRow, problems_of
+from natsctl.operate.statuses import DOWN, Description, StatusRow, problems_of
 from natsctl.telemetry.escaping import escaped
 
 app = App()

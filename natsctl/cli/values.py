@@ -30,8 +30,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.objects import STORED_VERSION, Object
 from natsctl.model.schemas.versions import stated
 from natsctl.model.store import Stored
-from natsctl.operate.desired import with_reserved
-from natsctl.operate.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
+from natsctl.operate.objects import BASE64, ENVELOPE, VALUE, is_object, object_in, with_reserved
 
 T = TypeVar("T")
 NewValue = bytes | Document

@@ -81,9 +81,14 @@ from natsctl.operate.buckets import (
     message_at,
     published_schemas,
 )
-from natsctl.operate.desired import desires_the_same, restored_document
-from natsctl.operate.entries import described, object_in
-from natsctl.operate.names import Name, parse_name
+from natsctl.operate.objects import (
+    Name,
+    described,
+    desires_the_same,
+    object_in,
+    parse_name,
+    restored_document,
+)
 
 if TYPE_CHECKING:
     from natsctl.core.plan.stores import Planned

@@ -23,10 +23,9 @@ from natsctl.jetstream.events import record_event
 from natsctl.model.keys import check_key
 from natsctl.model.plans import Plan
 from natsctl.operate.fleet import Acted, Fleet, unqueued
-from natsctl.operate.identity import identity_on
-from natsctl.operate.names import Name
-from natsctl.operate.pauses import duration_in, in_cluster, new_pause
-from natsctl.operate.problems import problem_of
+from natsctl.operate.objects import Name
+from natsctl.operate.pauses import duration_in, identity_on, in_cluster, new_pause
+from natsctl.operate.statuses import problem_of
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from natsctl.model import exact_json
 from natsctl.model.documents import Document
 from natsctl.model.masking import Masker
 from natsctl.model.plans import Difference
-from natsctl.operate.problems import Partial, Reason
+from natsctl.operate.statuses import Partial, Reason
 from natsctl.telemetry.escaping import escaped
 
 STATUS: Mapping[Reason, int] = {

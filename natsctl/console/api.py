@@ -16,7 +16,7 @@ from natsctl.jetstream.connection import Connection
 from natsctl.model.bookkeeping import PAUSES, controller_record
 from natsctl.model.keys import check_key
 from natsctl.operate.fleet import Fleet
-from natsctl.operate.problems import problem_of
+from natsctl.operate.statuses import problem_of
 from natsctl.time_limit import happens
 
 FEEDS_MAX = 32  # views that are open at a time

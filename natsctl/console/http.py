@@ -22,7 +22,7 @@ from natsctl.console.api import Console
 from natsctl.daemon.server import HttpRequest, HttpServer
 from natsctl.daemon.settings.settings import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.operate.problems import Problem, problem_of
+from natsctl.operate.statuses import Problem, problem_of
 from natsctl.telemetry.logger import get_logger
 
 T = TypeVar("T")

@@ -39,15 +39,19 @@ from natsctl.model.kinds import Kind
 from natsctl.model.objects import Object
 from natsctl.model.plans import Difference
 from natsctl.model.reports import Branch
-from natsctl.operate.absent import explained_without_daemon, known_controllers
 from natsctl.operate.buckets import published_schemas
-from natsctl.operate.desired import desired, restored_document, with_reserved
-from natsctl.operate.entries import object_in
 from natsctl.operate.faults import faults, schema_for
 from natsctl.operate.fleet import Fleet
-from natsctl.operate.identity import Identity, identity_on
-from natsctl.operate.names import Name
-from natsctl.operate.problems import Partial, Problem, missing, problem_of
+from natsctl.operate.objects import Name, desired, object_in, restored_document, with_reserved
+from natsctl.operate.pauses import Identity, identity_on
+from natsctl.operate.statuses import (
+    Partial,
+    Problem,
+    described_by_nats,
+    known_controllers,
+    missing,
+    problem_of,
+)
 from natsctl.telemetry.hiding import MASK
 
 FAULTS_MAX = 20
@@ -263,11 +267,12 @@ class KeyViews:
         self, controller: str, key: str, bucket: str, error: NatsctlError
     ) -> KeyView:
         """Return what NATS has of the key; raises *error* if the controller doesn't exist."""
-        sources = (await known_controllers(self._connection)).get(controller)
-        if sources is None:
+        traces = (await known_controllers(self._connection)).get(controller)
+        if traces is None:
             raise error
-        explanations = await explained_without_daemon(
-            self._connection, key, lambda source: bucket in ("", source.bucket), controller
+        known, sources = {controller: traces}, traces.sources
+        explanations = await described_by_nats(
+            self._connection, known, key, lambda at: bucket in ("", at.bucket), controller
         )
         place = bucket or next((source.bucket for source in sources if source.bucket), "")
         problem = Problem("no_daemon", f"no daemon runs {controller}")

@@ -22,10 +22,9 @@ from natsctl.model.keys import legal, matches
 from natsctl.model.reports import PrimarySource
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.operate.buckets import declared_columns, published_schemas
-from natsctl.operate.entries import cells_of, headings_of
 from natsctl.operate.fleet import retrieved
-from natsctl.operate.problems import problem_of
-from natsctl.operate.statuses import ControllerStatuses
+from natsctl.operate.objects import cells_of, headings_of
+from natsctl.operate.statuses import ControllerStatuses, problem_of
 from natsctl.slices import Slices, in_order
 from natsctl.telemetry.hiding import abbreviated
 

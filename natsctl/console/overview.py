@@ -14,10 +14,17 @@ from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NatsctlError, NotFoundError, PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.store import bucket_names
-from natsctl.operate.absent import DOWN, absent_statuses
 from natsctl.operate.fleet import Fleet, retrieved
-from natsctl.operate.problems import Partial, problem_of
-from natsctl.operate.statuses import ControllerStatuses, StatusRow, combined, reports_of
+from natsctl.operate.statuses import (
+    DOWN,
+    ControllerStatuses,
+    Partial,
+    StatusRow,
+    absent_statuses,
+    known_controllers,
+    problem_of,
+    reports_of,
+)
 
 CAUSES_MAX = 50
 EXAMPLES_MAX = 5  # keys that a cause names
@@ -88,8 +95,8 @@ class Overview:
         names = daemons.controllers
         if now - self._absent_at >= ABSENT_S or self._running != names:
             with suppress(PermissionDeniedError):  # then only the daemons are known
-                absent = await absent_statuses(self._connection, names)
-                self._absent = [combined(status.controller, [status]) for status in absent]
+                known = await known_controllers(self._connection)
+                self._absent = absent_statuses(known, names)
             self._absent_at, self._running = now, names
         present = await asyncio.gather(*(reports_of(daemons, name) for name in names))
         return [*self._absent, *present]

@@ -14,13 +14,13 @@ from natsctl.daemon.messages import (
     KeyExplanation,
     KeyPlans,
     Manifest,
+    Mode,
     ObjectName,
     Queuing,
     Recorded,
     RecordingPart,
     Verb,
 )
-from natsctl.daemon.peers import Mode
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection import Connection

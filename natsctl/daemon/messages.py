@@ -1,6 +1,6 @@
 """The verbs that a daemon answers over NATS, and the JSON messages of its answers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from heapq import nsmallest
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from natsctl.jetstream.events import KvEvent
 from natsctl.model.plans import GarbagePlan, KeyPlan, Plan
 from natsctl.model.reports import RECORDS_MAX, Explanation, Status, SyncRecord
-from natsctl.telemetry.hiding import shortened
+from natsctl.telemetry.hiding import enumerated, shortened
 
 NAME = "natsctl"
 API = "natsctl.api"
@@ -23,6 +23,9 @@ SHOWN_MAX = 100  # keys that a status names of each list; it counts all of them
 OWNED_MAX = 1_000  # owned objects that an explanation names of each kind
 ORPHANS_MAX = 1_000
 TEXT_MAX = 500  # characters of the reason for one key among many
+DAEMONS_SHOWN = 5
+ADVICE = "run all its daemons with --leader-elect, or all with --shard"
+ONE_CLUSTER = "give all its daemons the same kubeconfig, or the controllers different names"
 
 
 class Verb(StrEnum):
@@ -67,6 +70,20 @@ class Verb(StrEnum):
             self in {Verb.TREE, Verb.GC_APPLY, Verb.GC_ACCEPT} and not shared
         )
         return NAME if one_answers else ""
+
+
+class Mode(StrEnum):
+    """The mode in which a daemon runs its controllers."""
+
+    ALONE = "alone"
+    ELECTED = "leader-elect"
+    SHARED = "shard"
+    DRY_RUN = "dry-run"
+    UNKNOWN = ""
+
+    @property
+    def option(self) -> str:
+        return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
 class Activity(msgspec.Struct, frozen=True):
@@ -152,6 +169,24 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             contested=first_keys(self.contested, count),
             lanes=None if self.lanes is None else self.lanes.limited(count),
         )
+
+
+def conflict(statuses: Sequence[ControllerStatus]) -> str:
+    """Return why daemons of one controller sync keys more than once, or in different clusters."""
+    clusters = sorted({status.cluster for status in statuses} - {""})
+    if len(clusters) > 1:
+        names = enumerated(clusters, DAEMONS_SHOWN)
+        return f"daemons work in different Kubernetes clusters, {names}: {ONE_CLUSTER}"
+    modes = [
+        status.mode.partition(" ")[0].replace("standby", "leader")
+        for status in statuses
+        if status.mode not in {Mode.UNKNOWN, Mode.DRY_RUN}
+    ]
+    alone, different = modes.count(Mode.ALONE), len(set(modes)) > 1
+    if alone <= 1 and not different:
+        return ""
+    reason = "daemons run in different modes" if different else f"{alone} daemons run alone"
+    return f"every key is synced more than once because {reason}: {ADVICE}"
 
 
 class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):

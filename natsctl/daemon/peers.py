@@ -6,34 +6,19 @@ intervals. If it may not publish to the subject of `natsctl status`, the others 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Iterable
 
 import msgspec
 
 from natsctl.core.coordination.lease import Workload, name_taken
 from natsctl.core.coordination.shares import Participation
-from natsctl.daemon.messages import ControllerStatus, DaemonProcess, Verb
+from natsctl.daemon.messages import ADVICE, DAEMONS_SHOWN, DaemonProcess, Mode, Verb
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.service import ask_all
 from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
 from natsctl.time_limit import happens
-
-
-class Mode(StrEnum):
-    """The mode in which a daemon runs its controllers."""
-
-    ALONE = "alone"
-    ELECTED = "leader-elect"
-    SHARED = "shard"
-    DRY_RUN = "dry-run"
-    UNKNOWN = ""
-
-    @property
-    def option(self) -> str:
-        return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
 def configured_mode(participation: Participation | None, *, dry_run: bool = False) -> Mode:
@@ -63,21 +48,12 @@ def current_mode(participation: Participation | None, *, dry_run: bool = False) 
     return text
 
 
-def counted(mode: str, alone: int) -> str:
-    """Return the mode of a daemon, with the number of daemons that run *alone* if it disturbs."""
-    return f"{mode} \N{MULTIPLICATION SIGN}{alone}" if mode == Mode.ALONE and alone > 1 else mode
-
-
 log = get_logger(__name__)
 
 EVERY_S = 60.0  # times the number of daemons, so that the traffic doesn't grow with it
 SOON_S = 0.5  # until the next attempt while this daemon's own service doesn't answer
 ANSWER_S = 2.0
 PEERS_MAX = 100
-SHOWN_MAX = 5
-ADVICE = "run all its daemons with --leader-elect, or all with --shard"
-
-ONE_CLUSTER = "give all its daemons the same kubeconfig, or the controllers different names"
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +136,7 @@ class Peers:
                 log.warning(
                     "every key is synced more than once",
                     controller=name,
-                    daemons=enumerated(names, SHOWN_MAX),
+                    daemons=enumerated(names, DAEMONS_SHOWN),
                     this_daemon=own.mode.option,
                     hint=ADVICE,
                 )
@@ -168,24 +144,6 @@ class Peers:
             log.info("no other daemon syncs the same keys any more", controller=name)
         self._warned = frozenset(disturbing)
         return answered
-
-
-def conflict(statuses: Sequence[ControllerStatus]) -> str:
-    """Return why daemons of one controller sync keys more than once, or in different clusters."""
-    clusters = sorted({status.cluster for status in statuses} - {""})
-    if len(clusters) > 1:
-        names = enumerated(clusters, SHOWN_MAX)
-        return f"daemons work in different Kubernetes clusters, {names}: {ONE_CLUSTER}"
-    modes = [
-        status.mode.partition(" ")[0].replace("standby", "leader")
-        for status in statuses
-        if status.mode not in {Mode.UNKNOWN, Mode.DRY_RUN}
-    ]
-    alone, different = modes.count(Mode.ALONE), len(set(modes)) > 1
-    if alone <= 1 and not different:
-        return ""
-    reason = "daemons run in different modes" if different else f"{alone} daemons run alone"
-    return f"every key is synced more than once because {reason}: {ADVICE}"
 
 
 def _presence(text: bytes) -> Presence | None:

@@ -1,7 +1,7 @@
 """Finds the bucket that a user names, its published kinds, and the objects that labels select."""
 
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -18,8 +18,7 @@ from natsctl.model.objects import Object
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
 from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema
 from natsctl.model.selectors import Selector
-from natsctl.operate.entries import labels_of, object_in
-from natsctl.operate.names import parse_names
+from natsctl.operate.objects import labels_of, object_in, parse_names
 
 BUCKETS_MAX = 10  # that an error lists
 
@@ -46,40 +45,25 @@ async def existing_bucket(
             bucket = Bucket(connection, name)
             await bucket.state()
             return bucket
-    bucket = Bucket(connection, await _bucket_of_kind(connection, name) or name)
+    of_kind: set[str] = set()
+    with suppress(StoreError):  # the user may lack the permission to read schemas
+        schemas = await published_schemas(connection)
+        of_kind = {one.bucket for one in schemas if name in (one.kind, one.kind.partition(".")[0])}
+    bucket = Bucket(connection, of_kind.pop() if len(of_kind) == 1 else name)
     try:
         await bucket.state()
     except StoreMissingError as missing:
-        if not create:
-            hint = "; --create-bucket creates it" if create is False else ""
-            message = await _missing_message(connection, name)
-            raise StoreMissingError(f"{message}{hint}") from missing
-        await bucket.ensure(KvKind(Object, bucket=bucket.name))
+        if create:
+            await bucket.ensure(KvKind(Object, bucket=bucket.name))
+            return bucket
+        hint = ""
+        with suppress(StoreError):  # the user may lack the permission to list buckets
+            known = await bucket_names(connection)
+            listed = f": there are {', '.join(known[:BUCKETS_MAX])}"
+            hint = did_you_mean(name, known) or listed if known else ": there are no buckets yet"
+        hint += "; --create-bucket creates it" if create is False else ""
+        raise StoreMissingError(f"there is no bucket {name}{hint}") from missing
     return bucket
-
-
-async def _bucket_of_kind(connection: Connection, name: str) -> str:
-    """Return the bucket of the published kind of this name; empty if there isn't exactly one."""
-    try:
-        schemas = await published_schemas(connection)
-    except StoreError:  # the user may lack the permission to read schemas
-        return ""
-    named = {
-        schema.bucket for schema in schemas if name in (schema.kind, schema.kind.partition(".")[0])
-    }
-    return named.pop() if len(named) == 1 else ""
-
-
-async def _missing_message(connection: Connection, name: str) -> str:
-    missing = f"there is no bucket {name}"
-    try:
-        names = await bucket_names(connection)
-    except StoreError:  # the user may lack the permission to list buckets
-        return missing
-    if not names:
-        return f"{missing}: there are no buckets yet"
-    similar = did_you_mean(name, names)
-    return f"{missing}{similar or ': there are ' + ', '.join(names[:BUCKETS_MAX])}"
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -99,17 +83,15 @@ class Selection(msgspec.Struct, frozen=True):
 
         Raises `UsageError` as `parse_names` does, or if the words aren't one bucket.
         """
-        labels = Selector.parse(selector)
-        if selector or whole:
-            if len(words) != 1 or "/" in words[0]:
-                option = (
-                    "--selector chooses among the keys" if selector else "--all is for every key"
-                )
-                raise UsageError(f"{option} of a bucket: give the bucket alone")
-            return cls({words[0]: None}, labels)
-        keys: dict[str, list[str] | None] = {}
-        for name in parse_names(words, otherwise=otherwise):
-            keys[name.bucket] = [*(keys.get(name.bucket) or ()), name.key]
+        labels, keys = Selector.parse(selector), dict[str, list[str] | None]()
+        if not (selector or whole):
+            for name in parse_names(words, otherwise=otherwise):
+                keys[name.bucket] = [*(keys.get(name.bucket) or ()), name.key]
+        elif len(words) == 1 and "/" not in words[0]:
+            keys[words[0]] = None
+        else:
+            option = "--selector chooses among the keys" if selector else "--all is for every key"
+            raise UsageError(f"{option} of a bucket: give the bucket alone")
         return cls(keys, labels)
 
     async def open(self, connection: Connection) -> list[tuple[Bucket, list[str]]]:
@@ -118,15 +100,12 @@ class Selection(msgspec.Struct, frozen=True):
         for name, keys in self.keys.items():
             bucket = await existing_bucket(connection, name)
             if keys is None:
-                listed = selected(await BucketStore(bucket).listing(), self.labels)
-                keys = [message.key for message in listed]  # noqa: PLW2901 - those that match
-            found.append((bucket, keys))
+                listed = await BucketStore(bucket).listing()
+                chosen = [one.key for one in listed if matches(one.value, self.labels)]
+                found.append((bucket, chosen))
+            else:
+                found.append((bucket, keys))
         return found
-
-
-def selected(messages: Iterable[Message], selector: Selector) -> list[Message]:
-    """Return the entries whose labels match."""
-    return [message for message in messages if matches(message.value, selector)]
 
 
 def matches(value: bytes, selector: Selector) -> bool:
@@ -142,12 +121,11 @@ async def published_schemas(connection: Connection, bucket: str = "*") -> list[K
     """
     records = Bucket(connection, SCHEMAS.bucket)
     try:
-        keys = await key_names(records, f"{PREFIX}.*.{bucket}")
-        messages = await records.newest(keys)
+        messages = await records.newest(await key_names(records, f"{PREFIX}.*.{bucket}"))
     except StoreMissingError:
         return []
     schemas = (KindSchema.parse(message.value) for message in messages if not message.marker)
-    return sorted((schema for schema in schemas if schema is not None), key=lambda s: s.kind)
+    return sorted(filter(None, schemas), key=lambda schema: schema.kind)
 
 
 async def declared_columns(connection: Connection, bucket: str) -> Columns:
@@ -155,17 +133,12 @@ async def declared_columns(connection: Connection, bucket: str) -> Columns:
 
     Returns none if the schemas cannot be read. A column that is not valid is left out.
     """
-    try:
-        schemas = await published_schemas(connection, bucket)
-    except StoreError:  # a table without these columns is better than none
-        return {}
     columns: dict[str, FieldPath] = {}
-    for schema in sorted(schemas, key=lambda schema: schema.rank, reverse=True):
-        try:
-            parsed = parse_columns(schema.columns)
-        except UsageError:
-            continue
-        columns = {**parsed, **columns}
+    with suppress(StoreError):  # a table without these columns is better than none
+        schemas = await published_schemas(connection, bucket)
+        for schema in sorted(schemas, key=lambda schema: schema.rank, reverse=True):
+            with suppress(UsageError):
+                columns = {**parse_columns(schema.columns), **columns}
     return columns
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from natsctl.model import exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
-from natsctl.operate.entries import preview
+from natsctl.operate.objects import preview
 from natsctl.telemetry.hiding import abbreviated
 
 FORMATS: Final[dict[str, type]] = {
@@ -23,19 +23,24 @@ FORMATS: Final[dict[str, type]] = {
 
 REASON_MAX = 200  # characters: the library quotes the value
 
-_NAMES: Final = {"object": "a mapping", "array": "a list", "integer": "an integer"}
+_NAMES: Final = {"object": "a mapping", "array": "a list", "integer": "an integer", "null": "null"}
+_COMBINED = {"allOf", "oneOf", "patternProperties", "additionalProperties"}
 
 
 class InvalidField(msgspec.Struct, frozen=True):
-    """A field with an invalid value; `path` is empty for the whole document."""
+    """A field with an invalid value; `path` is empty for the whole document.
+
+    If the field is unknown, `instead` has the names that are known in its place.
+    """
 
     path: str
     reason: str
+    instead: tuple[str, ...] | None = None
 
     @property
     def first(self) -> str:
         """The first field of the path."""
-        return first_field(self.path)
+        return self.path.partition(".")[0].partition("[")[0]
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" if self.path else self.reason
@@ -46,120 +51,109 @@ def faults(schema: Mapping[str, Any], document: object) -> list[InvalidField]:
     import jsonschema  # noqa: PLC0415 - takes 0.06 s
     from jsonschema.validators import extend  # noqa: PLC0415 - likewise
 
+    def check_encoding(_validator: object, encoding: str, value: object, _schema: object) -> Any:
+        try:
+            if isinstance(value, str) and encoding == "base64":
+                base64.b64decode(value, validate=True)
+        except ValueError:
+            yield jsonschema.ValidationError("is not valid base64")
+
+    def check(value: object, form: type) -> bool:
+        return not isinstance(value, str) or msgspec.convert(value, form) is not None
+
     formats = jsonschema.FormatChecker(formats=())
-    for name, format_type in FORMATS.items():
-        formats.checks(name, raises=msgspec.ValidationError)(_checker(format_type))
-    encoding = {"contentEncoding": _check_encoding}
+    for name, form in FORMATS.items():
+        checked = formats.checks(name, raises=msgspec.ValidationError)
+        checked(lambda value, form=form: check(value, form))
+    encoding = {"contentEncoding": check_encoding}
     validator: Any = extend(jsonschema.Draft202012Validator, encoding)  # type: ignore[no-untyped-call]
     errors = validator(schema, format_checker=formats).iter_errors(document)
     return list(dict.fromkeys(fault for error in errors for fault in _faults(error)))
 
 
-def _checker(format_type: type) -> Any:
-    def check(value: object) -> bool:
-        if isinstance(value, str):
-            msgspec.convert(value, format_type)
-        return True
-
-    return check
+def unknown_fields(schema: Mapping[str, Any], document: object) -> list[InvalidField]:
+    """Return the fields that a schema permits, as it permits any, but doesn't know."""
+    return [fault for fault in faults(_closed(schema), document) if fault.instead is not None]
 
 
-def _check_encoding(
-    _validator: object, encoding: str, value: object, _schema: object
-) -> Iterator[Exception]:
-    from jsonschema import ValidationError  # noqa: PLC0415 - takes 0.06 s
-
-    try:
-        if isinstance(value, str) and encoding == "base64":
-            base64.b64decode(value, validate=True)
-    except ValueError:
-        yield ValidationError("is not valid base64")
+def _closed(schema: Any) -> Any:
+    """Return the schema with no other fields than its properties, unless it says which."""
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for name in ("properties", "$defs"):
+        if name in schema:
+            closed[name] = {key: _closed(inner) for key, inner in schema[name].items()}
+    for name in ("anyOf", "prefixItems"):
+        if name in schema:
+            closed[name] = [_closed(inner) for inner in schema[name]]
+    for name in ("items", "additionalProperties"):
+        if name in schema:
+            closed[name] = _closed(schema[name])
+    if "properties" in schema and _COMBINED.isdisjoint(schema):
+        closed["additionalProperties"] = False
+    return closed
 
 
 def _faults(error: Any) -> Iterator[InvalidField]:
-    value, path = error.instance, _path(error.absolute_path)
+    value, path = error.instance, ""
+    for part in error.absolute_path:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    path = path.removeprefix(".")
+    within = f"{path}." if path else ""
     match error.validator:
         case "anyOf":
-            yield from _of_union(error, path)
+            yield from _of_union(error, path, within)
         case "required":
-            yield from (
-                InvalidField(_inner_path(path, name), "is required")
-                for name in set(error.validator_value) - set(value)
-            )
-        case "additionalProperties":
-            for name in value.keys() - error.schema.get("properties", {}).keys():
-                yield InvalidField(_inner_path(path, name), "is unknown, and not permitted")
+            missing = (name for name in error.validator_value if name not in value)
+            yield from (InvalidField(f"{within}{name}", "is required") for name in missing)
+        case "additionalProperties" if error.validator_value is False:
+            known = tuple(error.schema.get("properties", ()))
+            for name in value:
+                if name not in known:
+                    reason = "is unknown, and not permitted"
+                    yield InvalidField(f"{within}{name}", reason, known)
         case _:
             yield InvalidField(path, abbreviated(error.message, REASON_MAX))
 
 
-def _of_union(error: Any, path: str) -> Iterator[InvalidField]:
+def _of_union(error: Any, path: str, within: str) -> Iterator[InvalidField]:
     """Yield the faults of the alternative that a tag names, or whose type fits."""
     branches: dict[int, list[Any]] = {}
     for inner in error.context:
         branches.setdefault(inner.schema_path[0], []).append(inner)
-    tags = error.schema.get("discriminator")
+    tags, expected = error.schema.get("discriminator"), dict[str, None]()
     if tags is not None and isinstance(error.instance, dict):
         name, mapping = tags["propertyName"], tags["mapping"]
-        tag = error.instance.get(name)
-        references = [reference for one, reference in mapping.items() if one == tag]
-        if not references:
-            known = ", ".join(map(_shown, mapping))
-            yield InvalidField(_inner_path(path, name), f"must be one of {known}")
+        reference = next((mapping[tag] for tag in mapping if tag == error.instance.get(name)), None)
+        if reference is None:
+            known = ", ".join(preview(exact_json.encode(tag)) for tag in mapping)
+            yield InvalidField(f"{within}{name}", f"must be one of {known}")
             return
-        chosen = error.validator_value.index({"$ref": references[0]})
-        fitting = [branches[chosen]]
-        expected = ""
+        fitting = [branches[error.validator_value.index({"$ref": reference})]]
     else:
-        depth = len(error.absolute_path)
-        wrong = {
-            number: [
-                _name(one.validator_value)
+        fitting = []
+        for inner in branches.values():
+            types = [
+                one.validator_value
                 for one in inner
-                if one.validator == "type" and len(one.absolute_path) == depth
+                if one.validator == "type" and len(one.absolute_path) == len(error.absolute_path)
             ]
-            for number, inner in branches.items()
-        }
-        fitting = [branches[number] for number, types in wrong.items() if not types]
-        expected = " or ".join(dict.fromkeys(name for types in wrong.values() for name in types))
+            for wanted in types:
+                every = wanted if isinstance(wanted, list) else [wanted]
+                expected[" or ".join(_NAMES.get(one, f"a {one}") for one in every)] = None
+            fitting += [] if types else [inner]
     if fitting:
         for inner in min(fitting, key=len):
             yield from _faults(inner)
     else:
-        shown = _shown(error.instance)
-        yield InvalidField(path, f"expected {expected or 'another value'}, not {shown}")
-
-
-def _path(parts: Any) -> str:
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return path.removeprefix(".")
-
-
-def _inner_path(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _name(types: object) -> str:
-    if isinstance(types, list):
-        return " or ".join(map(_name, types))
-    return _NAMES.get(str(types), f"a {types}" if types != "null" else "null")
-
-
-def first_field(path: str) -> str:
-    """Return the first field of a path such as `spec.ports[0]`."""
-    return path.partition(".")[0].partition("[")[0]
+        shown = preview(exact_json.encode(error.instance))
+        yield InvalidField(
+            path, f"expected {' or '.join(expected) or 'another value'}, not {shown}"
+        )
 
 
 def schema_for(schemas: Iterable[KindSchema], key: str) -> KindSchema | None:
     """Return the schema of the object *key*; if several match, the one that outranks the others."""
-    chosen: KindSchema | None = None
-    for schema in schemas:
-        if schema.describes(key) and (chosen is None or schema.outranks(chosen)):
-            chosen = schema
-    return chosen
-
-
-def _shown(value: object) -> str:
-    return preview(exact_json.encode(value))
+    described = (schema for schema in schemas if schema.describes(key))
+    return max(described, key=lambda schema: schema.rank, default=None)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,16 +29,18 @@ from natsctl.model.pause import Pause
 from natsctl.model.plans import Plan
 from natsctl.model.reports import MISSING, Branch, PrimarySource
 from natsctl.operate import pauses
-from natsctl.operate.absent import (
+from natsctl.operate.buckets import existing_bucket
+from natsctl.operate.objects import Name
+from natsctl.operate.statuses import (
+    ControllerStatuses,
     Description,
-    absent_status,
-    explained_without_daemon,
+    absent_statuses,
+    combined,
+    described_by_nats,
     known_controllers,
+    reports_of,
     stored_description,
 )
-from natsctl.operate.buckets import existing_bucket
-from natsctl.operate.names import Name
-from natsctl.operate.statuses import ControllerStatuses, combined, reports_of
 
 FRESH_S = 2.0  # an older list of daemons is read again in the background
 STALE_S = 10.0  # an older list of daemons is not used
@@ -191,21 +192,19 @@ class Fleet:
             known, unknown = {}, str(error)
         if not running and not known:
             raise NoDaemonError(NO_DAEMON)
-        if name is not None and name not in known and name not in running:
+        if name is not None:
             names = sorted({*known, *running})
-            advice = did_you_mean(name, names) or f": there are {', '.join(names)}"
-            raise NotFoundError(f"no controller {name} exists{advice}")
-        down = [one for one in sorted(known) if name in (None, one) and one not in running]
-        absent = await asyncio.gather(
-            *(absent_status(self.connection, one, known[one]) for one in down)
-        )
+            if name not in names:
+                advice = did_you_mean(name, names) or f": there are {', '.join(names)}"
+                raise NotFoundError(f"no controller {name} exists{advice}")
+            known = {name: known[name]} if name in known else {}
+        absent = absent_statuses(known, running)
         asked = [one for one in running if name in (None, one)]
         if len(running) == 1:  # then its error is the answer
             present = [combined(one, await daemons.status(one)) for one in asked]
         else:
             present = await asyncio.gather(*(reports_of(daemons, one) for one in asked))
-        found = [combined(status.controller, [status]) for status in absent]
-        return Statuses([*found, *present], unknown)
+        return Statuses([*absent, *present], unknown)
 
     async def describe(self, name: Name, controller: str | None = None) -> list[Description]:
         """Return what each daemon knows about a key; without one, what NATS knows.
@@ -220,24 +219,24 @@ class Fleet:
             explanations = [answer for answer in answers if answer.present or answer.past]
             if not explanations:
                 raise NotFoundError(f"{chosen} has no {name}, and no sync or event of it")  # noqa: TRY301 - as if no daemon knew it
-        except (NoDaemonError, NotFoundError) as error:
-            known = await self._explained_without_daemon(name, controller)
-            if not known:
-                raise error from None
-            return known
+        except (NoDaemonError, NotFoundError):
+            found = await self._described_by_nats(name, controller)
+            if found:
+                return found
+            raise
         tree: Branch | None = None
         with suppress(NatsctlError):
             tree = await daemons.tree(chosen, name.key)
         shown = None if tree is None or (tree.ready == MISSING and not tree.branches) else tree
         return [Description(**msgspec.structs.asdict(one), tree=shown) for one in explanations]
 
-    async def _explained_without_daemon(
-        self, name: Name, controller: str | None
-    ) -> list[Description]:
+    async def _described_by_nats(self, name: Name, controller: str | None) -> list[Description]:
         running = (await self.any_daemons()).controllers
         with suppress(PermissionDeniedError):
-            found = await explained_without_daemon(
-                self.connection, name.key, partial(holds, name=name), controller, running=running
+            known = await known_controllers(self.connection)
+            down = {one: known[one] for one in known if one not in running}
+            found = await described_by_nats(
+                self.connection, down, name.key, lambda at: holds(at, name), controller
             )
             if found:
                 return found
@@ -248,9 +247,9 @@ class Fleet:
         except StoreMissingError:
             return []
         stored = await stored_description(self.connection, bucket.name, name.key)
-        if stored is None and not running:
+        if not stored.exists and not running:
             raise NotFoundError(f"{bucket.name} has no {name.key}")
-        return [] if stored is None else [stored]
+        return [stored] if stored.exists else []
 
     # ---- choosing keys
 

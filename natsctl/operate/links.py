@@ -21,7 +21,7 @@ from natsctl.managed.links import (
 )
 from natsctl.model.objects import Object
 from natsctl.operate.buckets import existing_bucket
-from natsctl.operate.names import Name
+from natsctl.operate.objects import Name
 
 
 class Standing(StrEnum):

@@ -1,25 +1,35 @@
-"""Pauses and resumes objects and controllers with a user's own permissions, without a daemon."""
+"""Who acts, and the pauses of objects and controllers that need this user's permissions only."""
 
 import getpass
 import re
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from natsctl.core.compare_and_set import read, rewrite
-from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
+from natsctl.errors import (
+    DECODE_ERRORS,
+    InvalidObjectError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    UsageError,
+)
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
 from natsctl.model.bookkeeping import PAUSES, controller_record
 from natsctl.model.documents import Document
+from natsctl.model.keys import matches
 from natsctl.model.objects import PAUSED
 from natsctl.model.pause import Pause, active_pause
 from natsctl.model.store import Stored
 from natsctl.model.times import time_text
 
+ANSWER_S = 2.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST = timedelta(days=36_500)
 
@@ -178,3 +188,53 @@ async def _records(connection: Connection) -> BucketStore:
     bucket = Bucket(connection, PAUSES.bucket)
     await bucket.ensure(PAUSES)
     return BucketStore(bucket)
+
+
+# ---- who acts
+
+
+class _Subjects(msgspec.Struct, frozen=True):
+    allow: list[str] = []
+    deny: list[str] = []
+
+
+class _Permissions(msgspec.Struct, frozen=True):
+    publish: _Subjects = _Subjects()
+
+
+class _Data(msgspec.Struct, frozen=True):
+    user: str = ""
+    permissions: _Permissions = _Permissions()
+
+
+class _UserInfo(msgspec.Struct, frozen=True):
+    data: _Data = _Data()
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The user of this machine, and the NATS user; empty if the server has no users."""
+
+    local: str
+    nats: str
+    publish: _Subjects = _Subjects()
+
+    def refusal(self, subject: str) -> str:
+        """Return why the user may not send to a subject; empty if that's allowed or unknown."""
+        denied = any(matches(pattern, subject) for pattern in self.publish.deny)
+        allow = self.publish.allow
+        if denied or (allow and not any(matches(pattern, subject) for pattern in allow)):
+            return f"your NATS user may not publish to {subject}"
+        return ""
+
+    def __str__(self) -> str:
+        """Return the users as a phrase, such as `ann@desk (NATS user ops)`."""
+        return f"{self.local} (NATS user {self.nats})" if self.nats else self.local
+
+
+async def identity_on(connection: Connection) -> Identity:
+    """Return who acts through a connection; without an answer, the NATS user is empty."""
+    data = _Data()
+    with suppress(StoreError, *DECODE_ERRORS):
+        reply = await connection.request("$SYS.REQ.USER.INFO", b"", timeout_s=ANSWER_S)
+        data = msgspec.json.decode(reply.data, type=_UserInfo).data
+    return Identity(local_user(), data.user, data.permissions.publish)

@@ -1,22 +1,128 @@
-"""Combines what the daemons of one controller report to one row."""
+"""What daemons, or NATS alone, know of controllers: one row each, troubles, and reasons of errors.
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+A controller that no daemon runs exists all the same if a lease, a published schema, or a record of
+a pause, death, failure or garbage collection names it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Literal, TypeVar
 
 import msgspec
 
-from natsctl.daemon.client import Daemons
-from natsctl.daemon.messages import Activity, ControllerStatus
-from natsctl.daemon.peers import Mode, conflict, counted
-from natsctl.errors import NatsctlError
-from natsctl.model.pause import Pause
-from natsctl.model.reports import LANE_MAX, Lanes, PrimarySource
-from natsctl.operate.absent import DOWN, NO_PROCESS
-from natsctl.operate.problems import Partial, Problem, missing, problem_of
-from natsctl.telemetry.hiding import first_line
+from natsctl.daemon.client import Daemons, OldDaemonError
+from natsctl.daemon.messages import (
+    Activity,
+    ControllerStatus,
+    DaemonProcess,
+    KeyEvent,
+    KeyExplanation,
+    Mode,
+    conflict,
+    with_past,
+)
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    InvalidObjectError,
+    NatsctlError,
+    NoDaemonError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreMissingError,
+    StoreTimeoutError,
+    UsageError,
+)
+from natsctl.jetstream.bucket import Bucket, Message
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.events import events_of
+from natsctl.jetstream.feed import names
+from natsctl.jetstream.store import LEASES
+from natsctl.model import documents
+from natsctl.model.bookkeeping import (
+    DEATHS_MAX,
+    PAUSES,
+    LastingFailure,
+    controller_record,
+    deaths_in,
+    failing_prefix,
+    failure_in,
+)
+from natsctl.model.pause import Pause, parse_pause, pause_in
+from natsctl.model.readiness import conditions
+from natsctl.model.reports import LANE_MAX, Branch, KeyPause, Lanes, PrimarySource, Status
+from natsctl.operate.buckets import published_schemas
+from natsctl.operate.objects import labels_of, object_in
+from natsctl.telemetry.hiding import first_line, hidden
 
 N = TypeVar("N", int, float)
+
+DOWN = "down"
+NO_PROCESS = DaemonProcess(id="", host="", pid=0, version="", started="")
+
+# ---- reasons of errors
+
+Reason = Literal[
+    "refused",
+    "not_found",
+    "conflict",
+    "invalid",
+    "old_daemon",
+    "no_daemon",
+    "unavailable",
+    "timeout",
+    "signed_out",
+    "failed",
+]
+"""The reason of an error; the page shows each of them differently."""
+
+_REASONS: Mapping[type[Exception], Reason] = {
+    PermissionDeniedError: "refused",
+    NotFoundError: "not_found",
+    StoreMissingError: "not_found",
+    ConflictError: "conflict",
+    InvalidKeyError: "invalid",
+    InvalidObjectError: "invalid",
+    UsageError: "invalid",
+    StoreTimeoutError: "timeout",
+    TimeoutError: "timeout",
+    OldDaemonError: "old_daemon",
+    NoDaemonError: "no_daemon",
+    NatsctlError: "unavailable",
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """The reason of an error, and a text for people without secrets."""
+
+    reason: Reason
+    message: str
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the reason and the text of an error that natsctl raises on purpose."""
+    reasons: Iterator[Reason] = (_REASONS[kind] for kind in _REASONS if isinstance(error, kind))
+    return Problem(next(reasons, "failed"), hidden(str(error)) or "there was no answer in time")
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """The number of daemons that answered and should answer, and the names of the silent ones."""
+
+    answered: int
+    expected: int
+    missing: list[str]
+
+
+def missing(expected: Mapping[str, str], answered: Collection[str]) -> Partial | None:
+    """Return which of the *expected* daemons, by id, did not answer; None if all did."""
+    silent = sorted(name for id_, name in expected.items() if id_ not in answered)
+    return Partial(len(expected) - len(silent), len(expected), silent) if silent else None
+
+
+# ---- the daemons of a controller together
 
 
 class Daemon(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,20 +198,18 @@ async def reports_of(daemons: Daemons, name: str) -> ControllerStatuses:
     """Return what the daemons of a controller report; an error becomes a part of the row."""
     expected = daemons.running(name)
     try:
-        statuses = await daemons.status(name)
+        return combined(name, await daemons.status(name), expected)
     except (NatsctlError, TimeoutError) as error:
         problem, state = problem_of(error), "no answer"
-        row = StatusRow(
-            name=name,
-            state=state,
-            daemons=[Daemon(id=id_, name=text) for id_, text in sorted(expected.items())],
-            partial=missing(expected, set()),
-            error=problem,
-        )
-        silent = ControllerStatus(controller=name, daemon=NO_PROCESS, state=state)
-        failed = msgspec.structs.replace(silent, failure=problem.message)
-        return ControllerStatuses(row, [], [failed])
-    return combined(name, statuses, expected)
+    row = StatusRow(
+        name=name,
+        state=state,
+        daemons=[Daemon(id=id_, name=text) for id_, text in sorted(expected.items())],
+        partial=missing(expected, ()),
+        error=problem,
+    )
+    silent = ControllerStatus(controller=name, daemon=NO_PROCESS, state=state)
+    return ControllerStatuses(row, [], [msgspec.structs.replace(silent, failure=problem.message)])
 
 
 def combined(
@@ -116,7 +220,6 @@ def combined(
     *expected* has the names of the daemons that run it, by id; by default those that answered.
     """
     expected = expected or {}
-    daemons = {id_: Daemon(id=id_, name=text) for id_, text in expected.items()}
     answered = {
         status.daemon.id: Daemon(
             id=status.daemon.id,
@@ -132,21 +235,29 @@ def combined(
         for status in statuses
         if status.daemon.id
     }
-    daemons |= answered
-    working = _covering(statuses)
-    sources = dict.fromkeys(source for status in statuses for source in status.sources)
-    queues = [status.queue for status in working if status.queue is not None]
-    pauses = [status.paused_controller for status in working]
+    daemons = {id_: Daemon(id=id_, name=text) for id_, text in expected.items()} | answered
+    # those that cover every key once: all members, or the leader, or the first that runs alone
+    working = [status for status in statuses if status.mode.startswith(Mode.SHARED)]
+    if working:
+        mode = "1 shard" if len(working) == 1 else f"{len(working)} shards"
+    else:
+        ranks = ("leader", Mode.ALONE, "", "standby")
+        working = sorted(statuses, key=lambda one: (*ranks, one.mode).index(one.mode))[:1]
+        mode = working[0].mode if working else ""
+        alone = sum(status.mode == Mode.ALONE for status in statuses)
+        if mode == Mode.ALONE and alone > 1:
+            mode += f" \N{MULTIPLICATION SIGN}{alone}"
     known = [status for status in working if status.state != DOWN]
+    queues = [status.queue for status in working if status.queue is not None]
     texts = [text for status in statuses for text in (status.trouble, status.failure) if text]
     row = StatusRow(
         name=name,
-        sources=list(sources),
+        sources=list(dict.fromkeys(source for status in statuses for source in status.sources)),
         daemons=sorted(daemons.values(), key=lambda daemon: (daemon.name, daemon.id)),
-        partial=missing(expected, set(answered)),
-        mode=_mode(statuses, working),
+        partial=missing(expected, answered),
+        mode=mode,
         conflict=conflict(statuses),
-        state=working[0].state if working else statuses[0].state,
+        state=(working or statuses)[0].state,
         primaries=_max(status.primaries for status in working),
         keys=_sum(status.keys for status in working),
         unhealthy=_sum(  # an older daemon does not count them
@@ -158,7 +269,7 @@ def combined(
         paused=_sum(status.paused_count for status in known),
         quarantined=_sum(status.quarantined_count for status in working),
         contested=_sum(status.contested_count for status in known),
-        paused_whole=next((pause for pause in pauses if pause is not None), None),
+        paused_whole=next(filter(None, (status.paused_controller for status in working)), None),
         queued=_sum(queue.depth for queue in queues),
         held=_sum(queue.held for queue in queues),
         waiting=_sum(queue.waiting for queue in queues),
@@ -169,28 +280,6 @@ def combined(
         problems=list(dict.fromkeys(texts)),
     )
     return ControllerStatuses(row, working, list(statuses))
-
-
-def _covering(statuses: Sequence[ControllerStatus]) -> list[ControllerStatus]:
-    """Return the statuses that together cover every key once.
-
-    These are all members of a sharded controller, or else one daemon: the leader, or the first
-    that runs alone, or the first that only plans if there is no other.
-    """
-    shards = [status for status in statuses if status.mode.startswith(Mode.SHARED)]
-    if shards:
-        return shards
-    ranks = {"leader": 0, Mode.ALONE.value: 1, "": 2, "standby": 3}
-    ordered = sorted(statuses, key=lambda status: ranks.get(status.mode, len(ranks)))
-    return ordered[:1]
-
-
-def _mode(statuses: Sequence[ControllerStatus], working: Sequence[ControllerStatus]) -> str:
-    if not working:
-        return ""
-    if working[0].mode.startswith(Mode.SHARED):
-        return "1 shard" if len(working) == 1 else f"{len(working)} shards"
-    return counted(working[0].mode, Counter(status.mode for status in statuses)[Mode.ALONE])
 
 
 def _lanes(lanes: Sequence[Lanes]) -> Lanes | None:
@@ -207,14 +296,11 @@ def _activity(activities: Sequence[Activity]) -> Activity | None:
     """Return the sums of several daemons by interval; the last intervals are the same time."""
     if not activities:
         return None
-    length = max(len(activity.syncs) for activity in activities)
-    syncs, failures = [0] * length, [0] * length
-    for activity in activities:
-        for number, (done, failed) in enumerate(
-            zip(reversed(activity.syncs), reversed(activity.failures), strict=False), 1
-        ):
-            syncs[-number] += done
-            failures[-number] += failed
+    back = range(max(len(one.syncs) for one in activities), 0, -1)
+    syncs, failures = (
+        [sum(counts[-number] for counts in lists if number <= len(counts)) for number in back]
+        for lists in zip(*((one.syncs, one.failures) for one in activities), strict=True)
+    )
     return Activity(syncs, failures, activities[0].interval_s)
 
 
@@ -230,16 +316,15 @@ def _max(numbers: Iterable[N | None]) -> N | None:
 def problems_of(controller: ControllerStatuses) -> list[str]:
     """Return a line for each problem of a controller, and for each key that needs somebody."""
     row = controller.row
-    shared = [row.conflict] if row.conflict else []
     lines = (line for status in controller.statuses for line in _problems(status))
-    return [f"{row.name}: {line}" for line in dict.fromkeys([*shared, *lines])]
+    return [f"{row.name}: {line}" for line in dict.fromkeys([row.conflict, *lines]) if line]
 
 
 def _problems(status: ControllerStatus) -> Iterator[str]:
     name, members, pause = status.controller, len(status.members), status.paused_controller
     if members:
         yield "one member has all keys" if members == 1 else f"{members} members share the keys"
-    yield from filter(None, (status.trouble, status.failure))
+    yield from (status.trouble, status.failure)
     if pause is not None:
         yield f"it is paused {pause}: natsctl resume --all -c {name}"
     if status.garbage_held:
@@ -258,3 +343,180 @@ def _problems(status: ControllerStatus) -> Iterator[str]:
         yield from (f"{key} {state}: {first_line(reason)}" for key, reason in reasons.items())
         if count > len(reasons):
             yield f"and {count - len(reasons)} more"
+
+
+# ---- controllers that no daemon runs
+
+
+class Traces(msgspec.Struct, frozen=True):
+    """What NATS has of a controller: where its primaries are, as far as known, and its records."""
+
+    sources: list[PrimarySource] = []
+    records: dict[str, bytes] = {}
+
+
+NO_TRACES = Traces()
+
+
+async def known_controllers(connection: Connection) -> Mapping[str, Traces]:
+    """Return the controllers that leases, published schemas and records name.
+
+    Raises `PermissionDeniedError` if the user may not read the bucket `natsctl`.
+    """
+
+    async def living(kind_bucket: str, pattern: str) -> list[Message]:
+        bucket = Bucket(connection, kind_bucket)
+        try:
+            messages = await bucket.newest(await names(bucket, pattern))
+        except StoreMissingError:
+            return []
+        except PermissionDeniedError:
+            if kind_bucket == LEASES.bucket:
+                return []
+            raise
+        return [message for message in messages if message.marker is None]
+
+    patterns = ("controllers.>", "lease.*", "gc.*")
+    schemas, leases = await asyncio.gather(
+        published_schemas(connection), living(LEASES.bucket, ">")
+    )
+    recorded = await asyncio.gather(*(living(PAUSES.bucket, pattern) for pattern in patterns))
+    known = defaultdict[str, Traces](Traces)
+    for schema in schemas:
+        if schema.role == "primary":
+            source = PrimarySource(schema.bucket, schema.keys, schema.kind)
+            known[schema.controller].sources.append(source)
+    for message in (message for messages in recorded for message in messages):
+        known[message.key.split(".")[1]].records[message.key] = message.value
+    for message in leases:
+        known[message.key.split(".")[0]]  # it exists
+    return known
+
+
+def absent_statuses(
+    known: Mapping[str, Traces], running: Collection[str]
+) -> list[ControllerStatuses]:
+    """Return the status of each *known* controller that isn't *running*, from its records."""
+    down = sorted(known.keys() - set(running))
+    return [combined(name, [_absent_status(name, known[name])]) for name in down]
+
+
+def _absent_status(name: str, traces: Traces) -> ControllerStatus:
+    failing: dict[str, LastingFailure] = {}
+    quarantined: dict[str, str] = {}
+    for record, value in traces.records.items():
+        if record.startswith(failing_prefix(name)):
+            if (failure := failure_in(value)) is not None:
+                failing[record.removeprefix(failing_prefix(name))] = failure
+        elif record.startswith(prefix := f"controllers.{name}.deaths."):
+            deaths = deaths_in(value)
+            if deaths is not None and deaths.count >= DEATHS_MAX:
+                quarantined[record.removeprefix(prefix).partition(".")[2]] = str(deaths)
+    now = datetime.now(UTC).timestamp()
+    oldest_s = max((max(0.0, now - one.since_s) for one in failing.values()), default=None)
+    status = Status(
+        controller=name,
+        sources=list(traces.sources),
+        state=DOWN,
+        failure="no daemon runs it",
+        failing={key: failure.error for key, failure in failing.items()},
+        failing_since={key: _since(failure) for key, failure in failing.items()},
+        quarantined=quarantined,
+        paused_controller=_whole_pause(name, traces),
+        oldest_failure_s=oldest_s,
+        oldest_unanswered_s=oldest_s,
+        unhealthy=len(failing.keys() | quarantined.keys()),
+    )
+    return ControllerStatus.of(status, NO_PROCESS).limited()
+
+
+class Description(KeyExplanation, frozen=True, kw_only=True):
+    """What a daemon, or NATS alone, knows about a key.
+
+    Attributes:
+        tree: the key with the objects that were made for it; None if no daemon knows it.
+        owner: the object that owns this one, as `KIND/KEY`; empty if it has none.
+    """
+
+    tree: Branch | None = None
+    owner: str = ""
+
+
+async def described_by_nats(
+    connection: Connection,
+    known: Mapping[str, Traces],
+    key: str,
+    holds: Callable[[PrimarySource], bool],
+    controller: str | None = None,
+) -> list[Description]:
+    """Return what NATS knows about a key of one of the *known* controllers, which don't run.
+
+    Without a *controller*, of each one with a place of primaries that *holds* the key. The list is
+    empty if there is no such controller, or if nothing is known about the key.
+    """
+    descriptions: list[Description] = []
+    for name, traces in known.items():
+        sources = [source for source in traces.sources if holds(source)]
+        if name == controller or (controller is None and sources):
+            places = [one.bucket for one in sources or traces.sources if one.bucket]
+            bucket = places[0] if places else ""
+            descriptions.append(await stored_description(connection, bucket, key, name, traces))
+    return [one for one in descriptions if one.present or one.past]
+
+
+async def stored_description(
+    connection: Connection,
+    bucket: str,
+    key: str,
+    controller: str = "",
+    traces: Traces = NO_TRACES,
+) -> Description:
+    """Return what a bucket, empty for a cluster, has of an object, and NATS of its controller."""
+    stored: Message | None = None
+    if bucket:
+        with suppress(NotFoundError, StoreMissingError):
+            stored = await Bucket(connection, bucket).last(key)
+    value = None if stored is None or stored.marker else stored.value
+    document = object_in(value or b"") or {}
+    texts = {**labels_of(document), **documents.annotations_of(document)}
+    owners = (
+        f"{texts[name]}/{texts[owner_key]}"
+        for name in texts
+        if name.endswith("/owner-kind") and (owner_key := f"{name[:-4]}key") in texts
+    )
+    whole = _whole_pause(controller, traces)
+    pause = whole or pause_in(value or b"")
+    if pause is not None:
+        fields = msgspec.structs.asdict(pause) | {"reason": hidden(pause.reason)}
+        pause = KeyPause(**fields, controller=whole is not None)
+    failure = failure_in(traces.records.get(failing_prefix(controller) + key, b""))
+    recorded, events_error = [], ""
+    try:
+        recorded = await events_of(connection, controller, key) if controller else []
+    except NatsctlError as error:
+        events_error = hidden(str(error))
+    return Description(
+        controller=controller,
+        daemon=NO_PROCESS,
+        key=key,
+        source=bucket,
+        exists=value is not None,
+        revision=stored.revision if stored is not None and value is not None else None,
+        paused=pause,
+        conditions=[hidden(text) for text in conditions(document)],
+        owner=next(owners, ""),
+        failures=0 if failure is None else 1,
+        failing_since=None if failure is None else _since(failure),
+        syncs=with_past([], recorded),
+        events=msgspec.convert(recorded, list[KeyEvent], from_attributes=True),
+        events_error=events_error,
+    )
+
+
+def _whole_pause(name: str, traces: Traces) -> Pause | None:
+    value = traces.records.get(controller_record(name))
+    return None if value is None else parse_pause(value.decode(errors="replace"))
+
+
+def _since(failure: LastingFailure) -> datetime:
+    return datetime.fromtimestamp(failure.since_s, UTC)

@@ -5,22 +5,20 @@ one that the program has set up. Otherwise `_Source.tracer` returns None and no 
 because a span of the API's no-op tracer costs 7 µs, and a check costs 0.2 µs.
 """
 
+import importlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import Token
-from importlib.metadata import version
 from types import TracebackType
-from typing import Self
-
-from opentelemetry import context, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from typing import TYPE_CHECKING, Any, Self
 
 from natsctl.telemetry.exceptions import ErrorClass, classify
 from natsctl.telemetry.hiding import TRACEBACK_MAX, error_text, hidden_with
+
+if TYPE_CHECKING:  # it takes 60 ms to import: only a process that records spans does
+    from opentelemetry.trace import Span as RecordedSpan
+    from opentelemetry.trace import Tracer, TracerProvider
 
 SDK = "opentelemetry.sdk.trace"
 SCOPE = "natsctl"  # the instrumentation scope of all spans
@@ -42,14 +40,15 @@ class Span:
         expected: errors that don't count as a failure.
     """
 
-    def __init__(self, recorded: trace.Span | None = None, expected: Errors = ()) -> None:
+    def __init__(self, recorded: "RecordedSpan | None" = None, expected: Errors = ()) -> None:
         self._recorded = recorded
         self._expected = expected
-        self._token: Token[Context] | None = None
+        self._token: Any = None
 
     def __enter__(self) -> Self:
         if self._recorded is not None:
-            self._token = context.attach(trace.set_span_in_context(self._recorded))
+            active = _api("trace").set_span_in_context(self._recorded)
+            self._token = _api("context").attach(active)
         return self
 
     def __exit__(
@@ -76,13 +75,14 @@ class Span:
     def fail(self, error: Exception) -> None:
         if self._recorded is None or not self._recorded.is_recording():
             return
-        self._recorded.set_status(Status(StatusCode.ERROR, error_text(error)))
+        trace = _api("trace")
+        self._recorded.set_status(trace.Status(trace.StatusCode.ERROR, error_text(error)))
         self._recorded.set_attribute("error.type", _type_name(error))
         self._recorded.add_event("exception", _exception_attributes(error))
 
     def end(self) -> None:
         if self._recorded is not None and self._token is not None:
-            context.detach(self._token)
+            _api("context").detach(self._token)
             self._token = None
             self._recorded.end()
 
@@ -124,7 +124,8 @@ def watch_span(kind: str, attributes: Callable[[], Attributes]) -> Span:
     if tracer is None:
         return _UNRECORDED
     all_attributes = _attributes({"natsctl.kind": kind, **attributes()})
-    return Span(tracer.start_span(f"watch {kind}", Context(), attributes=all_attributes))
+    no_parent = _api("context").Context()
+    return Span(tracer.start_span(f"watch {kind}", no_parent, attributes=all_attributes))
 
 
 def call_span(describe: Callable[[], tuple[str, Attributes]], *, expected: Errors = ()) -> Span:
@@ -140,7 +141,9 @@ def call_span(describe: Callable[[], tuple[str, Attributes]], *, expected: Error
     if tracer is None or _current_span() is None:
         return _UNRECORDED
     name, attributes = describe()
-    span = tracer.start_span(name, kind=SpanKind.CLIENT, attributes=_attributes(attributes))
+    span = tracer.start_span(
+        name, kind=_api("trace").SpanKind.CLIENT, attributes=_attributes(attributes)
+    )
     return Span(span, expected)
 
 
@@ -149,7 +152,7 @@ def trace_ids() -> dict[str, str]:
     span = _current_span()
     if span is None:
         return {}
-    ids = span.get_span_context()
+    ids, trace = span.get_span_context(), _api("trace")
     return {
         "trace_id": trace.format_trace_id(ids.trace_id),
         "span_id": trace.format_span_id(ids.span_id),
@@ -161,12 +164,12 @@ def trace_headers() -> tuple[tuple[str, str], ...]:
     if _current_span() is None:
         return ()
     headers: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(headers)
+    _api("trace.propagation.tracecontext").TraceContextTextMapPropagator().inject(headers)
     return tuple(headers.items())
 
 
 @contextmanager
-def collected_by(provider: TracerProvider) -> Iterator[None]:
+def collected_by(provider: "TracerProvider") -> Iterator[None]:
     """Let *provider* record spans while the context lasts.
 
     The default is the SDK's provider that the process has set with `set_tracer_provider`.
@@ -182,8 +185,9 @@ class _Source:
     def __init__(self) -> None:
         self.known: Tracer | None = None
 
-    def tracer(self) -> Tracer | None:
+    def tracer(self) -> "Tracer | None":
         if self.known is None and SDK in sys.modules:
+            trace = _api("trace")
             provider = trace.get_tracer_provider()
             if not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
                 self.known = _tracer_of(provider)  # a process never changes its provider
@@ -193,14 +197,20 @@ class _Source:
 _source = _Source()
 
 
-def _tracer_of(provider: TracerProvider) -> Tracer:
+def _api(module: str) -> Any:
+    return importlib.import_module(f"opentelemetry.{module}")
+
+
+def _tracer_of(provider: "TracerProvider") -> "Tracer":
+    from importlib.metadata import version  # noqa: PLC0415 - takes 20 ms
+
     return provider.get_tracer(SCOPE, version(SCOPE))
 
 
-def _current_span() -> trace.Span | None:
+def _current_span() -> "RecordedSpan | None":
     if _source.tracer() is None:
         return None
-    span = trace.get_current_span()
+    span: RecordedSpan = _api("trace").get_current_span()
     return span if span.is_recording() else None
 
 

@@ -18,7 +18,7 @@ from natsctl.core.coordination.lease import TTL_MIN_S, Workload, name_taken, rec
 from natsctl.core.installation import INSTALLATION, known_installation
 from natsctl.daemon.doctor.finding import CheckFinding, Result, failed, ok, permit, warning
 from natsctl.daemon.kinds import Used
-from natsctl.daemon.peers import ONE_CLUSTER
+from natsctl.daemon.messages import ONE_CLUSTER
 from natsctl.errors import (
     InvalidObjectError,
     PermissionDeniedError,

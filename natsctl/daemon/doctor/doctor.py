@@ -24,9 +24,8 @@ from natsctl.daemon.doctor.finding import CheckFinding, Result, failed, ok, perm
 from natsctl.daemon.doctor.kube import check_kube
 from natsctl.daemon.doctor.mirrors import check_mirrors
 from natsctl.daemon.kinds import Used, cluster_for, clusters_of, used_by
-from natsctl.daemon.messages import NAME, Verb
+from natsctl.daemon.messages import NAME, Verb, conflict
 from natsctl.daemon.operator import Guest, owner_of
-from natsctl.daemon.peers import conflict
 from natsctl.daemon.rbac import needs
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import (
