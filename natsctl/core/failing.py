@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from natsctl.core.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import rewrite
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -209,5 +209,4 @@ class FailingKeys:
             since_s = failure.since_s if known is None else min(known.since_s, failure.since_s)
             return msgspec.json.encode(LastingFailure(since_s, error))
 
-        seen = seen or await read(store, name)
         self.observe(name, (await rewrite(store, name, change, seen=seen)).stored)

@@ -1,15 +1,14 @@
 """Keeps the history of a controller's syncs: the last ones, as events, and as recordings.
 
-Events are read by later processes, which continue
-the count of a key's failures. A recording has all that a sync has read and written.
+Later processes read the events, to continue the count of a key's failures. A recording has all that
+a sync has read and written.
 """
 
 import asyncio
 import logging
 import time
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -27,10 +26,18 @@ from natsctl.model.reports import RECORDS_MAX, SyncRecord
 from natsctl.model.store import EventType, Recorder, RemembersSyncs, Stored, SyncNote
 from natsctl.telemetry.exceptions import ErrorClass, classify, user_traceback
 from natsctl.telemetry.hiding import Secrets, error_text, secrets_of
-from natsctl.telemetry.logger import EventLogger, get_logger
+from natsctl.telemetry.logger import EventLogger, Repeats, get_logger
 
-ERRORS_MAX = 100  # distinct errors whose tracebacks are remembered
+log = get_logger(__name__)
+
 TRACEBACK_S = 600.0  # an error that repeats is logged with a traceback once in this time
+KEYS_MAX = 10_000
+RECALLED_MAX = 200_000
+PAST_S = 1.0  # how long a failed sync may wait for the events of earlier processes
+
+REASON_SYNCED = "Synced"
+REASON_EXISTS = "ErrResourceExists"
+REASON_FAILED = "SyncFailed"
 
 
 class HandlerFailures:
@@ -43,9 +50,8 @@ class HandlerFailures:
     """
 
     def __init__(self, logger: EventLogger, level: int = logging.ERROR) -> None:
-        self._logger = logger
-        self._level = level
-        self._shown: OrderedDict[Hashable, float] = OrderedDict()
+        self._logger, self._level = logger, level
+        self._traced = Repeats(lambda: asyncio.get_running_loop().time(), TRACEBACK_S)
 
     def failed(self, event: str, error: BaseException, failures: int, /, **fields: object) -> None:
         """Log the *event* of a failure with its *fields*; it's number *failures* in a row."""
@@ -53,36 +59,14 @@ class HandlerFailures:
         if not error_class.failed:
             return
         if error_class is ErrorClass.UNEXPECTED:
-            now, shown = asyncio.get_running_loop().time(), self._shown
             frame = next(reversed(list(traceback.walk_tb(error.__traceback__))), None)
             line = None if frame is None else (frame[0].f_code.co_filename, frame[1])
-            if now - shown.get((type(error), line), -TRACEBACK_S) >= TRACEBACK_S:
+            if self._traced.due(f"{type(error)} {line}"):
                 trace = (type(error), error, user_traceback(error))
-                shown.pop((type(error), line), None)
-                shown[type(error), line] = now
-                if len(shown) > ERRORS_MAX:
-                    shown.popitem(last=False)
         repeats = {"failures": failures} if failures > 1 else {}
         logged: dict[str, Any] = {**fields, **repeats, "error": error_text(error)}
         with Secrets(secrets_of(error)):  # the traceback is written meanwhile
             self._logger.log(self._level, event, exc_info=trace, **logged)
-
-
-KEYS_MAX = 10_000
-
-
-log = get_logger(__name__)
-
-RECALLED_MAX = 200_000
-PAST_S = 1.0  # how long a failed sync may wait for the events of earlier processes
-
-REASON_SYNCED = "Synced"
-REASON_EXISTS = "ErrResourceExists"
-REASON_FAILED = "SyncFailed"
-MESSAGE_CREATED = '"%s" synced successfully (created)'
-MESSAGE_UPDATED = '"%s" synced successfully (updated)'
-MESSAGE_DELETED = '"%s" synced successfully (deleted)'
-MESSAGE_RECOVERED = '"%s" synced successfully (after failures)'
 
 
 Around = Callable[[str, Sequence[Step]], Iterable[ReadStep]]
@@ -100,25 +84,13 @@ class SyncHistory:
 
     `recorders` record the events, and `recorder` keeps recordings; both are set once the
     controller runs. A controller that reports its syncs to people by other events sets `reported`:
-    the events of this history are then recorded only where they can be read again.
-
-    Args:
-        controller: the name of the controller.
-        failed: the log line of a failed sync.
-        failing: keeps which keys fail beyond the process; None keeps it only here.
+    the events of this history are then recorded only where they can be read again. *failed* is the
+    log line of a failed sync.
     """
 
-    def __init__(
-        self,
-        controller: str,
-        *,
-        failed: str = "sync failed",
-        failing: FailingKeys | None = None,
-    ) -> None:
-        self.controller = controller
-        self.syncs = 0
-        self.failures = 0
-        self.failing = FailingKeys("") if failing is None else failing
+    def __init__(self, controller: str, failing: FailingKeys, failed: str) -> None:
+        self.controller, self.failing = controller, failing
+        self.syncs = self.failures = 0
         self._newer: dict[str, tuple[Facts, ...]] = {}
         self._older: dict[str, tuple[Facts, ...]] = {}
         self.recorders: Sequence[Recorder] = ()
@@ -162,14 +134,9 @@ class SyncHistory:
     ) -> Sync:
         """Return a new sync, whose reads and calls are noted within `with run:`."""
         return Sync(
-            key,
-            self.controller,
-            operation=operation,
-            started_s=time.time(),
-            begun=asyncio.get_running_loop().time(),
+            *(key, self.controller, operation, time.time(), asyncio.get_running_loop().time()),
+            *(stored, last),
             handler=handler,
-            stored=stored,
-            last=last,
             delivery=delivery,
             tape=None if self.recorder is None else self.recorder.tape(),
         )
@@ -183,14 +150,9 @@ class SyncHistory:
         """
         key = run.key
         if failed or run.created or run.updated or run.deleted:
-            messages = (
-                (run.created, MESSAGE_CREATED),
-                (run.updated, MESSAGE_UPDATED),
-                (run.deleted, MESSAGE_DELETED),
-                (failed, MESSAGE_RECOVERED),
-            )
-            message = next(message for happened, message in messages if happened)
-            text = run.named(message % key)
+            did = "created" if run.created else "updated" if run.updated else "deleted"
+            wrote = run.created or run.updated or run.deleted
+            text = run.named(f'"{key}" synced successfully ({did if wrote else "after failures"})')
             self._event_of(run, EventType.NORMAL, REASON_SYNCED, text, now, regarding=run.touched)
         self._add(run, now)
         recorder = self.recorder

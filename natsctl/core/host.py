@@ -78,7 +78,7 @@ class Host:
         self.name = name
         self.queues = queues
         self.pausing = Pausing(name)
-        self.history = SyncHistory(name, failed=failed, failing=self.pausing.failing)
+        self.history = SyncHistory(name, self.pausing.failing, failed)
         self.synced = asyncio.Event()  # every table is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced

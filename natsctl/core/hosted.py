@@ -142,7 +142,7 @@ class KeyedController(Hosted):
         )
         super().__init__(host)
         self._loop = KeyLoop(handler, host, queue, retry=retry, on_held_back=on_held_back)
-        host.pausing.report_to(self.event, holds=self.holds)
+        host.pausing.event = self.event
 
     @property
     def _primary(self) -> Primary[Any]:

@@ -10,6 +10,7 @@ from natsctl.core.coordination.term import KeyFilter, OwnKeys, ShareListener, ev
 from natsctl.core.counters import SyncCounters
 from natsctl.core.host import Host
 from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
+from natsctl.core.pauses import PausedKeys
 from natsctl.core.plan.record import PlanRecord
 from natsctl.core.quarantine import ClaimedKey
 from natsctl.core.readers import Primary
@@ -31,7 +32,7 @@ from natsctl.core.workqueue import (
 from natsctl.errors import DECODE_ERRORS, InvalidInputError, QueueShutDownError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.pause import MARK, Pause
+from natsctl.model.pause import MARK
 from natsctl.model.store import Change, Stored
 from natsctl.slices import ITEMS_MAX, Slices
 from natsctl.telemetry.logger import bind_sync, get_logger, log_context
@@ -78,7 +79,8 @@ class SyncLoop(Generic[K]):
         self.queue, self._host, self._pausing = queue, host, host.pausing
         self.counters = SyncCounters()
         self.own = OwnKeys(self.queue.closed, lambda: self.paused.forget_unread())  # noqa: PLW0108 - set next
-        self.paused = self._pausing.keys(self.queue, lambda key: self.own.has(key))  # noqa: PLW0108 - it changes
+        self.paused = PausedKeys(self.queue, self._pausing, holds=lambda key: self.own.has(key))  # noqa: PLW0108 - it changes
+        self._pausing.keys.append(self.paused)
         self._handler, self._on_held_back = handler, on_held_back
         self.start: Start[K] = self._start
         self._context = log_context()
@@ -164,8 +166,7 @@ class SyncLoop(Generic[K]):
     async def _work(self, claim: ClaimedKey | None) -> None:  # noqa: C901, PLR0912, PLR0915 - one straight line
         """Sync keys one after the other; the *claim* notes the key in case the process dies."""
         queue, retry, counters, start = self.queue, self._retry, self.counters, self.start
-        pausing, pauses = self._pausing, self.paused.pauses
-        quarantined, wary = self.paused.quarantine.quarantined, pausing.claims.wary
+        pausing, pauses, wary = self._pausing, self.paused.pauses, self._pausing.claims.wary
         own, shared, leadership = self.own, self.own.shared, self.own.leadership
         slices = Slices()
         clock, slice_ends, left = slices.clock, 0.0, 0
@@ -179,7 +180,7 @@ class SyncLoop(Generic[K]):
                     return
                 left = 0
             key, begin = work.key, start
-            if leadership or pausing.whole or pauses or quarantined or wary:
+            if leadership or pausing.whole or pauses or wary:
                 gated = await self.gate(work, claim)
                 if gated is None:
                     continue
@@ -214,7 +215,7 @@ class SyncLoop(Generic[K]):
             if begin is start:
                 if claim is not None:
                     claim.release()
-                    if pausing.claims.wary:  # the process has survived the sync
+                    if wary:  # the process has survived the sync
                         self.paused.quarantine.survived(str(key))
                 counters.end(outcome, begun=work.at, now=queue.now(), changed=work.changed)
                 if self._plan is None:
@@ -251,8 +252,10 @@ class SyncLoop(Generic[K]):
             return None
         if self._pausing.whole is not None and self._plan is None:
             queue.give_back(key, untouched=True)
-            await first_of(self._pausing.wait_running(), queue.closed())
+            await first_of(self._pausing.running.wait(), queue.closed())
             return None
+        if work.trouble is not None:
+            work.trouble.held_back = False
         if self.paused.holds_back(key):
             work.changed = None  # it's not answered until the key is resumed
             if self._plan is not None:
@@ -305,28 +308,11 @@ class KeyLoop(SyncLoop[str]):
     primary: Primary[Any]
     """The objects, as soon as their store is open."""
 
-    def __init__(
-        self,
-        handler: SyncHandler,
-        host: Host,
-        queue: WorkQueue[str],
-        *,
-        retry: RetryPolicy,
-        on_held_back: SyncHandler | None,
-    ) -> None:
-        super().__init__(handler, host, queue, retry=retry, on_held_back=on_held_back)
-        self.paused.listen(self._resumed)
-
     def watch_primary(self) -> None:
         """Enqueue changed keys while the loop runs."""
         self.watch(
             self.primary.informer, lambda it: self.primaries_changed((it,)), self.primaries_changed
         )
-
-    def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
-        """Sync a resumed key once if a sync was held back."""
-        if pending:
-            self.enqueue(key, Operation.RESUME)
 
     def count(self, table: Table[Any]) -> int:
         """Return how many of the cached keys this process syncs now.
@@ -378,16 +364,14 @@ class KeyLoop(SyncLoop[str]):
         its last valid state. The queue notes the last state of a deleted object.
         """
         primary, paused, has = self.primary, self.paused, self.own.has
-        has_all, knows = has is every_key, bool(paused.pauses or paused.quarantine.deaths)
+        has_all, knows = has is every_key, bool(paused.pauses)
         works = self.queue.works
         kind = primary.kind
         desire, decoded = kind.desire, primary.informer.table.decoded
         offered: list[tuple[str, Operation]] = []
         for change in changes:
             key, before, after = change.key, change.before, change.after
-            if (
-                after is None or knows or after.value.rfind(MARK) >= 0  # `in` takes twice as long
-            ) and paused.concerns(change):
+            if after is None or knows or after.value.rfind(MARK) >= 0:  # `in` takes twice as long
                 paused.observe(change)
             if not (has_all or has(key)):
                 continue

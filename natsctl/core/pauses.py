@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from natsctl.core.environment import environment
 from natsctl.core.failing import FailingKeys
@@ -19,7 +19,7 @@ from natsctl.core.informer import Informer
 from natsctl.core.quarantine import ClaimedKeys, CrashRecords, Quarantine
 from natsctl.core.table import is_read
 from natsctl.core.task_group import together
-from natsctl.core.workqueue import WorkQueue
+from natsctl.core.workqueue import Operation, WorkQueue
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.bookkeeping import PAUSES, Deaths, controller_record
 from natsctl.model.kinds import KvKind
@@ -36,15 +36,6 @@ REASON_PAUSED, REASON_RESUMED = "Paused", "Resumed"
 REASON_DIED, REASON_QUARANTINED = "ProcessDied", "Quarantined"
 WHOLE = "-"
 """The key of events about a whole controller."""
-
-RecordEvent = Callable[[str, EventType, str, str], None]
-"""Records an event: the key, the type, the reason and the message."""
-
-OnPaused = Callable[[str, Pause], None]
-"""Called with a key and its pause; not for pauses from before the start."""
-
-OnResumed = Callable[[str, Pause, bool], None]
-"""Called with a key, the pause that is over, and whether a sync was held back."""
 
 
 class Pauses(dict[str, Pause]):
@@ -64,8 +55,10 @@ class Pauses(dict[str, Pause]):
         before, left_s = self.get(key), 0.0 if pause is None else self._left_s(pause)
         if pause is not None and left_s > 0:
             self[key] = pause
-            if left_s < math.inf:
-                self._wait(left_s)
+            due = asyncio.get_running_loop().time() + min(left_s, RECHECK_S)
+            if left_s < math.inf and (self._timer is None or self._timer.when() > due):
+                self.close()
+                self._timer = asyncio.get_running_loop().call_at(due, self._end)
             if before != pause:
                 self._on_change(key, before, pause, notify)
         elif before is not None:
@@ -90,14 +83,6 @@ class Pauses(dict[str, Pause]):
         now = max(time, first + timedelta(seconds=loop_s - first_s))
         return (pause.ends - now).total_seconds()
 
-    def _wait(self, left_s: float) -> None:
-        """Look for ended pauses after *left_s* seconds, unless that happens sooner."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + min(left_s, RECHECK_S)
-        if self._timer is None or self._timer.when() > due:
-            self.close()
-            self._timer = loop.call_at(due, self._end)
-
     def _end(self) -> None:
         self._timer = None
         for key, pause in tuple(self.items()):
@@ -106,27 +91,29 @@ class Pauses(dict[str, Pause]):
 
 
 class PausedKeys:
-    """The paused keys of one sync loop, which syncs the keys that it *holds*."""
+    """The paused keys of one sync loop, which syncs the keys that it *holds*.
+
+    A resumed key is offered to the queue if a sync was held back. Without a *pausing*, pauses are
+    reported to nobody. `on_paused` is called with a paused key; not for pauses from before the
+    start.
+    """
 
     def __init__(
         self,
         queue: WorkQueue[Any],
-        crashes: CrashRecords | None = None,
+        pausing: "Pausing | None" = None,
         *,
         holds: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.pauses = Pauses(self._changed)  # also of deleted objects
-        crashes = CrashRecords("", ClaimedKeys()) if crashes is None else crashes
+        crashes = CrashRecords("", ClaimedKeys()) if pausing is None else pausing.crashes
         self.quarantine = Quarantine(crashes, queue, holds)
         self.queue = queue
-        self._holds = holds
+        self.holds = holds
+        self.on_paused: Callable[[str], None] = lambda _key: None
+        self._pausing = pausing
         self._informers: Sequence[Informer[Any]] = ()
         self._outlast = False  # whether pauses outlast the objects
-        self._on_paused: list[OnPaused] = []
-        self._on_resumed: list[OnResumed] = []
-
-    def __len__(self) -> int:
-        return sum(map(self._holds, self.pauses))
 
     def follow(self, informers: Sequence[Informer[Any]], *, outlast: bool = True) -> None:
         """Find out in these informers' tables which objects exist; call `observe` for them.
@@ -138,17 +125,11 @@ class PausedKeys:
         self._outlast = outlast and any(isinstance(kind, KvKind) for kind in kinds)
         self.quarantine.follow(informers)
 
-    def listen(self, on_resumed: OnResumed, on_paused: OnPaused | None = None) -> None:
-        self._on_resumed.append(on_resumed)
-        if on_paused is not None:
-            self._on_paused.append(on_paused)
-
-    # ---- the decision
-
     def reason(self, key: Any) -> str | None:
+        """Return why the key may not be synced; None if it may."""
         if key in self.pauses:
             return f"paused {self.pauses[key]}"
-        deaths = self.quarantine.quarantined.get(key)
+        deaths = self.quarantine.of(key)
         return None if deaths is None else f"quarantined: {deaths}"
 
     def holds_back(self, key: Any) -> bool:
@@ -158,28 +139,19 @@ class PausedKeys:
         self.queue.note(key).held_back = True
         return True
 
-    # ---- what changes it
-
-    def concerns(self, change: Change[Any]) -> bool:
-        """Return whether `observe` could change anything; cheap, for the path of every change."""
-        after = change.after
-        if after is not None and after.value.rfind(MARK) >= 0:  # `in` takes twice as long
-            return True
-        return change.key in self.pauses or change.key in self.quarantine.deaths
-
     def observe(self, change: Change[Any]) -> None:
         """Read the annotation of a changed object; call this for every change."""
         key, after = change.key, change.after
-        if after is not None and not is_read(after):
+        if key not in self.pauses and (after is None or after.value.rfind(MARK) < 0):
+            return  # most changes: `in` takes twice as long as `rfind`
+        if after is None:
+            if not self._outlast or (change.purged and change.before is None):
+                self.pauses.put(key, None, notify=True)
+        elif not is_read(after):
             self._forget(key)
-            return
-        if key in self.quarantine.deaths:
-            self.quarantine.check_one(key)
-        if after is not None:
+        else:
             pause = None if change.kind.plain else pause_in(after.value)
             self.pauses.put(key, pause, notify=not change.initial or change.before is not None)
-        elif not self._outlast or (change.purged and change.before is None):
-            self.pauses.put(key, None, notify=True)
 
     async def recall(self, key: str, store: Store) -> bool:
         """Return whether a deleted key is paused: its last state in the *store*'s history decides.
@@ -199,17 +171,16 @@ class PausedKeys:
         The value shows the pause when this process reads it again.
         """
         tables = [informer.table for informer in self._informers if informer.table.partial]
-        for key in {*self.pauses, *self.quarantine.quarantined} if tables else ():
+        for key in tuple(self.pauses) if tables else ():
             states = (table.newest(key) for table in tables)
             if any(stored is not None and not is_read(stored) for stored in states):
                 self._forget(key)
 
     def _forget(self, key: str) -> None:
         self.pauses.pop(key, None)
-        self.quarantine.quarantined.pop(key, None)
-        self._answer(key)
+        self._was_held_back(key)
 
-    def _answer(self, key: str) -> bool:
+    def _was_held_back(self, key: str) -> bool:
         """Forget that a sync was held back; return whether one was."""
         noted = self.queue.noted(key)
         if noted is None or not noted.held_back:
@@ -219,58 +190,59 @@ class PausedKeys:
         return True
 
     def _changed(self, key: str, before: Pause | None, after: Pause | None, notify: bool) -> None:  # noqa: FBT001 - see `Pauses`
+        pausing = self._pausing if self.holds(key) else None
         if after is None:
-            pending = self._answer(key)
-            for on_resumed in self._on_resumed:
-                on_resumed(key, cast("Pause", before), pending)
+            pending = self._was_held_back(key)
+            if pausing is not None:
+                name = pausing.controller
+                log.info("a key is resumed", controller=name, key=key, pending=pending)
+                pausing.report(key, REASON_RESUMED, f"resumed; it was paused {before}")
+            if pending and self.holds(key):
+                self.queue.offer(key, Operation.RESUME)
         elif notify:
-            for on_paused in self._on_paused:
-                on_paused(key, after)
+            if pausing is not None:
+                log.info("a key is paused", controller=pausing.controller, key=key, pause=after)
+                pausing.report(key, REASON_PAUSED, f"paused {after}")
+            self.on_paused(key)
 
 
 class Pausing:
     """The pauses of one controller.
 
-    `whole` is the pause of the whole controller; no worker takes a key then.
+    `whole` is the pause of the whole controller; no worker takes a key then. `event` records an
+    event: its key, type, reason and message.
     """
 
     def __init__(self, controller: str) -> None:
         self.controller = controller
         self.claims = environment().claims or ClaimedKeys()
+        self.crashes = CrashRecords(controller, self.claims, self._report_death)
         self.failing = FailingKeys(controller)
         self.whole: Pause | None = None
+        self.running = asyncio.Event()  # the controller is not paused
+        self.running.set()
         self.listed = asyncio.Event()  # the records are known, or not followed
         self.listed.set()
-        self._running = asyncio.Event()  # the controller is not paused
-        self._running.set()
+        self.keys: list[PausedKeys] = []  # of each sync loop
+        self.event: Callable[[str, EventType, str, str], None] = lambda *_: None
         self._whole = Pauses(self._whole_changed)
-        self._crashes = CrashRecords(controller, self.claims, self._report_death)
-        self._keys: list[PausedKeys] = []
-        self._holds: Callable[[str], bool] = lambda _: False
-        self._event: RecordEvent = lambda *_: None
-
-    def keys(self, queue: WorkQueue[Any], holds: Callable[[str], bool]) -> PausedKeys:
-        """Return the paused keys of one more sync loop, which syncs the keys that it *holds*."""
-        paused = PausedKeys(queue, self._crashes, holds=holds)
-        paused.listen(self._resumed, self._paused)
-        self._keys.append(paused)
-        return paused
-
-    def report_to(self, event: RecordEvent, *, holds: Callable[[str], bool]) -> None:
-        """Log every later pause and resumption, and record it as an event.
-
-        Only pauses of keys that this process *holds* are reported.
-        """
-        self._event, self._holds = event, holds
 
     @property
     def count(self) -> int:
-        return sum(map(len, self._keys))
+        return sum(sum(map(each.holds, each.pauses)) for each in self.keys)
+
+    def pauses(self) -> dict[str, Pause]:
+        return {key: pause for each in self.keys for key, pause in each.pauses.items()}
+
+    def quarantined(self) -> dict[str, Deaths]:
+        return {
+            k: deaths for each in self.keys for k, deaths in each.quarantine.quarantined.items()
+        }
 
     def of(self, key: str) -> Pause | None:
         """Return the pause of a key, or of the whole controller; None if neither is paused."""
-        pauses = (paused.pauses.get(key) for paused in self._keys)
-        return self.whole or next((pause for pause in pauses if pause is not None), None)
+        pauses = (each.pauses[key] for each in self.keys if key in each.pauses)
+        return self.whole or next(pauses, None)
 
     def advice(self, key: str, source: str) -> str:
         """Return that the key of *source* is paused, and how to resume it; empty if it isn't."""
@@ -281,18 +253,8 @@ class Pausing:
         return "" if pause is None else f"{key} is paused {pause}: natsctl resume {source}/{key}"
 
     def is_pending(self, key: str) -> bool:
-        notes = (paused.queue.noted(key) for paused in self._keys)
+        notes = (each.queue.noted(key) for each in self.keys)
         return any(noted is not None and noted.held_back for noted in notes)
-
-    def pauses(self) -> dict[str, Pause]:
-        return {key: pause for paused in self._keys for key, pause in paused.pauses.items()}
-
-    def quarantined(self) -> dict[str, Deaths]:
-        quarantines = (paused.quarantine.quarantined for paused in self._keys)
-        return {key: deaths for each in quarantines for key, deaths in each.items()}
-
-    async def wait_running(self) -> None:
-        await self._running.wait()
 
     # ---- records
 
@@ -313,7 +275,7 @@ class Pausing:
                 yield
                 return
             self.listed.clear()
-            self._crashes.store = store
+            self.crashes.store = store
             self.failing.follows = not getattr(stores, "forgets", False)  # plans, simulations
             informer = Informer(store, kind, on_listed=self.listed.set)
             await informer.add(self._observe)
@@ -321,7 +283,7 @@ class Pausing:
                 late = asyncio.get_running_loop().call_later(LISTED_S, self._give_up, informer)
                 tasks = [
                     group.create_task(self._follow(informer), name="watch of pauses"),
-                    group.create_task(self._crashes.write(self.listed), name="records of crashes"),
+                    group.create_task(self.crashes.write(self.listed), name="records of crashes"),
                     group.create_task(self.failing.write(store), name="records of failures"),
                 ]
                 try:
@@ -330,10 +292,10 @@ class Pausing:
                     late.cancel()
                     for task in tasks:
                         task.cancel()
-                    await self._crashes.close()
+                    await self.crashes.close()
                     await self.failing.close(store)
         finally:
-            for paused in self._keys:
+            for paused in self.keys:
                 paused.pauses.close()
             self._whole.close()
 
@@ -367,7 +329,7 @@ class Pausing:
             pause = None if text is None else parse_pause(text)
             self._whole.put(WHOLE, pause, notify=not change.initial)
         else:
-            self._crashes.observe(change)
+            self.crashes.observe(change)
 
     def _whole_changed(
         self,
@@ -378,27 +340,18 @@ class Pausing:
     ) -> None:
         self.whole = after
         if after is None:
-            self._running.set()
+            self.running.set()
         else:
-            self._running.clear()
+            self.running.clear()
         if notify and after is not None:
             log.warning("the controller is paused", controller=self.controller, pause=after)
-            self._event(WHOLE, EventType.NORMAL, REASON_PAUSED, f"paused {after}")
+            self.report(WHOLE, REASON_PAUSED, f"paused {after}")
         elif notify:
             log.info("the controller is resumed", controller=self.controller)
-            self._event(WHOLE, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {before}")
+            self.report(WHOLE, REASON_RESUMED, f"resumed; it was paused {before}")
 
-    # ---- reports
-
-    def _paused(self, key: str, pause: Pause) -> None:
-        if self._holds(key):
-            log.info("a key is paused", controller=self.controller, key=key, pause=pause)
-            self._event(key, EventType.NORMAL, REASON_PAUSED, f"paused {pause}")
-
-    def _resumed(self, key: str, pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
-        if self._holds(key):
-            log.info("a key is resumed", controller=self.controller, key=key, pending=pending)
-            self._event(key, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {pause}")
+    def report(self, key: str, reason: str, message: str) -> None:
+        self.event(key, EventType.NORMAL, reason, message)
 
     def _report_death(self, key: str, deaths: Deaths, *, quarantined: bool) -> None:
         name, count = self.controller, deaths.count
@@ -406,7 +359,7 @@ class Pausing:
             log.warning(
                 "a process died during a sync of the key", controller=name, key=key, deaths=count
             )
-            self._event(key, EventType.WARNING, REASON_DIED, str(deaths))
+            self.event(key, EventType.WARNING, REASON_DIED, str(deaths))
             return
         advice = "not synced until it changes, or natsctl resync names it"
         log.error(
@@ -415,4 +368,4 @@ class Pausing:
             key=key,
             deaths=count,
         )
-        self._event(key, EventType.WARNING, REASON_QUARANTINED, f"{deaths}: {advice}")
+        self.event(key, EventType.WARNING, REASON_QUARANTINED, f"{deaths}: {advice}")

@@ -31,7 +31,7 @@ from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.informer import Informer
 from natsctl.core.table import is_read
 from natsctl.core.workqueue import WorkQueue
-from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError, NotLeadingError, StoreError
+from natsctl.errors import DECODE_ERRORS, NotFoundError, NotLeadingError, StoreError
 from natsctl.model.bookkeeping import DEATHS_MAX, Deaths, claim_record, deaths_in, deaths_record
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Change, Store, Stored
@@ -65,7 +65,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class ClaimedKeys:
-    """The keys that all sync loops of this process are syncing.
+    """The keys that all sync loops of this process are syncing, one place for each worker.
 
     Without a *directory*, nothing is noted, and no key is a suspect.
 
@@ -77,11 +77,11 @@ class ClaimedKeys:
         self.process = f"{os.getpid()}-{os.urandom(8).hex()}"  # unique among all machines
         self.directory = directory
         self.wary: set[object] = set()
+        self.on_disk = directory is not None
         self._claims: set[ClaimedKey] = set()
         self._alone: ClaimedKey | None = None
         self._not_before = 0.0  # the loop time at which a key may be alone again
         self._changed = asyncio.Event()
-        self.on_disk = directory is not None
 
     @contextmanager
     def of_loop(self, name: str, workers: int) -> Iterator[list["ClaimedKey"]]:
@@ -92,8 +92,7 @@ class ClaimedKeys:
         if self.directory is None or not name:
             yield []
             return
-        path = self.directory / f"{name}.{self.process}{ENDING}"
-        file = None
+        path, file = self.directory / f"{name}.{self.process}{ENDING}", None
         if self.on_disk:
             try:
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -128,21 +127,18 @@ class ClaimedKeys:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while the process lives
                 if not os.fstat(file.fileno()).st_nlink:
                     continue
-                keys = tuple(_keys_in(file.read()))
                 process = path.name.removeprefix(f"{name}.").removesuffix(ENDING)
-                files = [
-                    other
-                    for suffix in (ENDING, SEEN)
-                    for other in self.directory.glob(f"*.{process}{suffix}")
-                ]
-                count = sum(len(list(_keys_in(other.read_bytes()))) for other in files)
-                found.append(Left(process, keys, alone=count == 1))
+                files = [*self.directory.glob(f"*.{process}{ENDING}")]
+                files += self.directory.glob(f"*.{process}{SEEN}")
+                count = sum(len(_keys_in(other.read_bytes())) for other in files)
+                if keys := _keys_in(file.read()):
+                    found.append(Left(process, keys, alone=count == 1))
                 if all(other == path or other.suffix == SEEN for other in files):
                     for other in files:
                         other.unlink(missing_ok=True)
                 else:
                     path.rename(path.with_suffix(SEEN))
-        return [left for left in found if left.keys]
+        return found
 
     @property
     def busy(self) -> bool:
@@ -190,11 +186,8 @@ class ClaimedKey:
     """The place for the key that one worker syncs."""
 
     def __init__(self, claims: ClaimedKeys, mapped: mmap.mmap, start: int) -> None:
-        self._claims = claims
-        self._wary = claims.wary
-        self._mapped = mapped
-        self._start = start
-        self._key = start + LENGTH
+        self._claims, self._wary = claims, claims.wary
+        self._mapped, self._start, self._key = mapped, start, start + LENGTH
         self._free = slice(start, self._key)
 
     @property
@@ -222,12 +215,8 @@ def _created(path: Path, size: int) -> BinaryIO:
     try:
         hidden.write_bytes(bytes(size))
         file = hidden.open("r+b")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            hidden.rename(path)
-        except OSError:
-            file.close()
-            raise
+        fcntl.flock(file, fcntl.LOCK_EX)
+        hidden.rename(path)
     except OSError:
         with suppress(OSError):
             hidden.unlink(missing_ok=True)
@@ -235,18 +224,21 @@ def _created(path: Path, size: int) -> BinaryIO:
     return file
 
 
-def _keys_in(data: bytes) -> Iterator[str]:
+def _keys_in(data: bytes) -> tuple[str, ...]:
+    keys = list[str]()
     for start in range(0, len(data) - SLOT + 1, SLOT):
         length = int.from_bytes(data[start : start + LENGTH], "little")
         if 0 < length <= SLOT - LENGTH:
             with suppress(UnicodeDecodeError):
-                yield data[start + LENGTH : start + LENGTH + length].decode()
+                keys.append(data[start + LENGTH : start + LENGTH + length].decode())
+    return tuple(keys)
 
 
 class Quarantine:
     """The suspects and the quarantined keys of one sync loop, which syncs the keys that it *holds*.
 
-    `quarantined` has the keys that are not synced, until they change or a person requests it.
+    A key with three deaths in its present desired state is quarantined, and others with deaths are
+    suspects too.
     """
 
     def __init__(
@@ -256,13 +248,10 @@ class Quarantine:
         self.name = f"{crashes.controller}.{len(crashes.loops)}" if crashes.controller else ""
         self.place = ""  # the bucket or the kind of the objects, in the names of records
         self.holds = holds
-        self.deaths: dict[str, Deaths] = {}
-        self.quarantined: dict[str, Deaths] = {}
+        self.deaths: dict[str, Deaths] = {}  # as recorded, of all processes of the controller
         self.suspects: dict[str, float | None] = {}  # and the loop time at which each came up first
         self.over: set[str] = set()  # keys whose record has to be deleted
-        self._crashes = crashes
-        self._wary = crashes.claims.wary
-        self._queue = queue
+        self._crashes, self._wary, self._queue = crashes, crashes.claims.wary, queue
         self._recording_since: float | None = None  # each claim is recorded before its sync
         self._informers: Sequence[Informer[Any]] = ()
         crashes.loops.append(self)
@@ -281,33 +270,29 @@ class Quarantine:
         """
         crashes, claims = self._crashes, self._crashes.claims
         crashes.changed.set()  # the records of keys that this process holds now
-        for key in list(self.deaths):
-            self.check_one(key)
         if claims.directory is None or not self.name:
             return
         recorded = crashes.left_behind(self, shared=shared)
-        suspects, counted = set[str](), set[tuple[str, str]]()
-        for left in (*claims.left_behind(self.name), *recorded):
-            for key in left.keys:
-                self._suspect(key)
-                if left.alone:
-                    counted.add((key, left.process))
-                else:
-                    suspects.add(key)
-        if suspects:
+        found = [*claims.left_behind(self.name), *recorded]
+        together = {key for left in found if not left.alone for key in left.keys}
+        for key in together:
+            self.suspects.setdefault(key, None)
+        if together:
             log.warning(
                 "a process died: the keys that it was syncing are synced alone, after all others",
                 controller=crashes.controller,
-                keys=", ".join(sorted(suspects)[:SHOWN_MAX]),
-                count=len(suspects),
+                keys=", ".join(sorted(together)[:SHOWN_MAX]),
+                count=len(together),
             )
-        if not claims.on_disk and (recorded or self.suspects) and self._recording_since is None:
+        unsure = found or self.suspects or len(self.quarantined) < len(self.deaths)
+        if not claims.on_disk and unsure and self._recording_since is None:
             self._recording_since = self._queue.now()
-            self._wary.add(self)
-        for key, process in sorted(counted):
-            deaths = await self._note_death(key, process)
-            self.found(key, deaths)
-            crashes.report(key, deaths, quarantined=key in self.quarantined)
+        self._look()
+        for left in found:
+            for key in left.keys if left.alone else ():
+                deaths = await self._note_death(key, left.process)
+                self.found(key, deaths)
+                crashes.report(key, deaths, quarantined=self.of(key) is not None)
         await crashes.found(recorded, self.place)
 
     async def admit(self, key: str, claim: ClaimedKey) -> float | None:
@@ -316,9 +301,9 @@ class Quarantine:
         If a process died, a suspect is synced alone and after the other keys. Without a disk, each
         key is recorded in NATS before its sync.
         """
-        claims, alone = self._crashes.claims, key in self.suspects
+        claims, alone = self._crashes.claims, key in self.suspects or key in self.deaths
         if alone:
-            since = self.suspects[key]
+            since = self.suspects.get(key)
             if since is None:
                 since = self.suspects[key] = self._queue.now()
             if self._queue.waits_since(since) or not await claims.alone(claim):
@@ -339,49 +324,42 @@ class Quarantine:
         since = self._recording_since
         if since is not None and not self.suspects and not self._queue.waits_since(since):
             self._recording_since = None
-        self._relax()
+        self._look()
         self._crashes.release((self.place, key))
 
-    def found(self, key: str, deaths: Deaths | None) -> None:
-        self.over.discard(key)
-        if deaths is None:
-            self.quarantined.pop(key, None)
-            if self.deaths.pop(key, None) is not None:  # another process has survived its sync
-                self.suspects.pop(key, None)
-        else:
-            self.deaths[key] = deaths
-            if deaths.count >= DEATHS_MAX and deaths.state == self._state(key):
-                self.quarantined[key] = deaths
-                self.suspects.pop(key, None)
-            else:
-                self._suspect(key)
-        self._relax()
+    def of(self, key: str) -> Deaths | None:
+        """Return the deaths of a quarantined key; None if the key may be synced."""
+        deaths = self.deaths.get(key)
+        quarantined = deaths and deaths.count >= DEATHS_MAX and deaths.state == self._state(key)
+        return deaths if quarantined else None
 
-    def check_one(self, key: str) -> None:
-        """Release the key if its desired state is not the one with which processes died."""
-        deaths, state = self.deaths.get(key), self._state(key)
-        if deaths is not None and state is not None:
-            if deaths.state != state:
-                self.release(key)
-            else:
-                self.found(key, deaths)
+    @property
+    def quarantined(self) -> dict[str, Deaths]:
+        return {key: deaths for key in self.deaths if (deaths := self.of(key)) is not None}
+
+    def found(self, key: str, deaths: Deaths | None) -> None:
+        """Note the record of a key's deaths, or that it has none."""
+        self.over.discard(key)
+        if deaths is not None:
+            self.deaths[key] = deaths
+        elif self.deaths.pop(key, None) is None:
+            return
+        if deaths is None or self.of(key) is not None:  # another process has survived its sync
+            self.suspects.pop(key, None)
+        self._look()
 
     def release(self, key: str) -> None:
-        """Forget the deaths: the key changed, or a person requested a sync. It stays a suspect."""
-        if self.quarantined.pop(key, None) is not None and (noted := self._queue.noted(key)):
-            noted.held_back = False  # it's synced now, not when a later pause ends
-            self._queue.tidy(key)
+        """Forget the deaths, because a person requested a sync. The key stays a suspect."""
         if self.deaths.pop(key, None) is not None:
-            self._suspect(key)
+            self.suspects.setdefault(key, None)
             self.over.add(key)
             self._crashes.changed.set()
 
-    def _suspect(self, key: str) -> None:
-        self.suspects.setdefault(key, None)
-        self._wary.add(self)
-
-    def _relax(self) -> None:
-        if not self.suspects and self._recording_since is None:
+    def _look(self) -> None:
+        """Let the workers ask before each sync, or not any more."""
+        if self.suspects or self.deaths or self._recording_since is not None:
+            self._wary.add(self)
+        else:
             self._wary.discard(self)
 
     def _state(self, key: str) -> str | None:
@@ -397,45 +375,38 @@ class Quarantine:
 
     async def _note_death(self, key: str, process: str) -> Deaths:
         """Record one more death; a state whose value is not kept is read from its store."""
-        before, state, crashes = self.deaths.get(key), self._state(key), self._crashes
+        store, known, state = self._crashes.store, self.deaths.get(key), self._state(key)
+        noted: Deaths | None = None
+
+        def one_more(known: Deaths | None) -> Deaths:
+            """Return the deaths with this one, unless they have it; others' states don't count."""
+            if known is None or known.state != state:
+                known = Deaths(count=0, last="", state=state or "")
+            if process in known.processes:
+                return known
+            processes = (*known.processes, process)[-DEATHS_MAX:]
+            last = time_text(datetime.now(UTC))
+            return Deaths(count=known.count + 1, last=last, state=known.state, processes=processes)
+
+        def change(current: Stored | None) -> bytes:
+            nonlocal noted
+            noted = one_more(None if current is None else deaths_in(current.value))
+            return msgspec.json.encode(noted)
+
         try:
             for informer in self._informers:
                 if state is None and key in informer.table:
                     stored = await read(informer.store, key)
                     state = "" if stored is None else informer.table.kind.digest(stored.value)
+            if store is not None:
+                await rewrite(
+                    store, deaths_record(self._crashes.controller, self.place, key), change
+                )
         except StoreError as error:
-            log.warning("cannot read the object of a death", key=key, error=error)
-            return _one_more(before, "" if before is None else before.state, process)
-        noted = _one_more(before, state or "", process)
-
-        def change(current: Stored | None) -> bytes:
-            nonlocal noted
-            known = None if current is None else deaths_in(current.value)
-            noted = _one_more(known, state or "", process)
-            return msgspec.json.encode(noted)
-
-        if crashes.store is not None:
-            name = deaths_record(crashes.controller, self.place, key)
-            try:
-                await rewrite(crashes.store, name, change, seen=await read(crashes.store, name))
-            except StoreError as error:
-                log.warning("cannot record that a process died in a sync", key=key, error=error)
-                return _one_more(before, state or "", process)
-        return noted
-
-
-def _one_more(before: Deaths | None, state: str, process: str) -> Deaths:
-    """Return the deaths with that of the *process*, unless they have it already.
-
-    Deaths of another desired state do not count.
-    """
-    if before is None or before.state != state:
-        before = Deaths(count=0, last="", state=state)
-    if process in before.processes:
-        return before
-    last = time_text(datetime.now(UTC))
-    processes = (*before.processes, process)[-DEATHS_MAX:]
-    return Deaths(count=before.count + 1, last=last, state=state, processes=processes)
+            log.warning("cannot record that a process died in a sync", key=key, error=error)
+            noted = None
+            state = known.state if state is None and known is not None else state
+        return noted or one_more(known)
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -456,9 +427,7 @@ class CrashRecords:
     def __init__(
         self, controller: str, claims: ClaimedKeys, report: Callable[..., None] = lambda *_: None
     ) -> None:
-        self.controller = controller
-        self.claims = claims
-        self.report = report
+        self.controller, self.claims, self.report = controller, claims, report
         self.store: Store | None = None
         self.loops: list[Quarantine] = []
         self.changed = asyncio.Event()  # something has to be written
@@ -469,24 +438,23 @@ class CrashRecords:
         self._stored: Stored | None = None  # the record of this process as it was written last
         self._begun = False
         self._writing = asyncio.Lock()
-        self._others: dict[str, ClaimRecord] = {}  # by process
+        self._others: dict[str, tuple[ClaimRecord, int]] = {}  # by process, with their revisions
 
     def observe(self, change: Change[Any]) -> None:
-        value = None if change.after is None else change.after.value
-        deaths_prefix = deaths_record(self.controller, "", "")[:-1]
+        deaths_prefix, after = deaths_record(self.controller, "", "")[:-1], change.after
         if change.key.startswith(deaths_prefix):
             place, _, key = change.key.removeprefix(deaths_prefix).partition(".")
             for loop in self.loops:
                 if loop.place == place:
-                    loop.found(key, None if value is None else deaths_in(value))
+                    loop.found(key, None if after is None else deaths_in(after.value))
         elif change.key.startswith(self._prefix):
             process = change.key.removeprefix(self._prefix)
             self._others.pop(process, None)
-            if value is not None and process != self.claims.process:
+            if after is not None and process != self.claims.process:
                 record = ClaimRecord()
                 with suppress(*DECODE_ERRORS):
-                    record = msgspec.json.decode(value, type=ClaimRecord)
-                self._others[process] = record
+                    record = msgspec.json.decode(after.value, type=ClaimRecord)
+                self._others[process] = record, after.revision
 
     async def claim(self, name: Name, *, alone: bool) -> None:
         """Note that this process begins to sync the key, and return when the record shows it.
@@ -514,7 +482,7 @@ class CrashRecords:
         host, where only one process without a disk runs.
         """
         found = []
-        for process, record in self._others.items():
+        for process, (record, _) in self._others.items():
             keys = tuple(
                 key for place, key in record.keys if place == loop.place and loop.holds(key)
             )
@@ -527,28 +495,22 @@ class CrashRecords:
 
         A process that died once more doesn't count twice, so a failure doesn't matter.
         """
-        if self.store is None:
-            return
-        if not self.claims.on_disk:
+        store = self.store
+        if store is not None and not self.claims.on_disk:
             self._begun = True
-            await self._write_claims(self.store)
-        with suppress(StoreError):
-            for one in left:
-                if (record := self._others.get(one.process)) is not None:
-                    await self._remove(self.store, record, one, place)
-
-    async def _remove(self, store: Store, record: ClaimRecord, left: Left, place: str) -> None:
-        name = f"{self._prefix}{left.process}"
-        rest = tuple(it for it in record.keys if it[0] != place or it[1] not in left.keys)
-        with suppress(NotFoundError, ConflictError):  # the process changed it: it lives
-            stored = await store.get(name)
-            if stored.value != msgspec.json.encode(record):
-                return
-            if rest:
-                value = msgspec.json.encode(msgspec.structs.replace(record, keys=rest, alone=False))
-                await store.update(name, value, revision=stored.revision)
-            else:
-                await store.delete(name, revision=stored.revision)
+            await self._write_claims(store)
+        for one in left if store is not None else ():
+            record, revision = self._others.get(one.process, (None, 0))
+            if store is None or record is None:
+                continue
+            name = f"{self._prefix}{one.process}"
+            rest = tuple(it for it in record.keys if it[0] != place or it[1] not in one.keys)
+            with suppress(StoreError):  # if the process has changed it, it lives
+                if rest:
+                    record = msgspec.structs.replace(record, keys=rest, alone=False)
+                    await store.update(name, msgspec.json.encode(record), revision=revision)
+                else:
+                    await store.delete(name, revision=revision)
 
     async def write(self, listed: asyncio.Event) -> None:
         """Write the record of this process, and delete the deaths of keys that were survived."""
@@ -590,11 +552,10 @@ class CrashRecords:
         async with self._writing:  # the claims of several workers are one write
             record = ClaimRecord(tuple(self._claimed), self._host, self._alone)
             value, name = msgspec.json.encode(record), f"{self._prefix}{self.claims.process}"
-            if self._stored is not None and self._stored.value == value:
-                return True
             try:
-                seen = self._stored or await read(store, name)
-                self._stored = (await rewrite(store, name, lambda _: value, seen=seen)).stored
+                self._stored = (
+                    await rewrite(store, name, lambda _: value, seen=self._stored)
+                ).stored
             except NotLeadingError:
                 return True  # the next change writes the record
             except StoreError as error:

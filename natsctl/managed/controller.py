@@ -32,7 +32,6 @@ from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
-from natsctl.model.pause import Pause
 from natsctl.model.store import ManifestStores, Stored, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
@@ -107,7 +106,7 @@ class ManagedController(KeyedController, Generic[T]):
             on_held_back=self._report_pause,
         )
         self.host.history.regarding, self.host.history.reported = self._references, True
-        self._loop.paused.listen(lambda *_: None, self._paused)
+        self._loop.paused.on_paused = lambda key: self._loop.enqueue(key, Operation.PUT)
 
     def reconciler(self, managed: Primary[T]) -> ManagedReconciler[T]:
         """Return the reconciler of these objects; `self` is a recorder for it."""
@@ -183,9 +182,6 @@ class ManagedController(KeyedController, Generic[T]):
         if last is not None:
             self._loop.queue.note(key).last = last
         return await self._reconcile(key, Operation.MANUAL)
-
-    def _paused(self, key: str, _pause: Pause) -> None:
-        self._loop.enqueue(key, Operation.PUT)
 
     async def _report_pause(self, key: str) -> float | None:
         """Set the condition of a paused object; the reconciler calls nothing outside.

@@ -26,7 +26,6 @@ from natsctl.core.table import Table
 from natsctl.core.workqueue import Failed, Priority, WorkQueue
 from natsctl.errors import EventNotDoneError, InvalidObjectError, QueueShutDownError, UsageError
 from natsctl.model.kinds import Kind
-from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
 from natsctl.slices import Slices
 from natsctl.telemetry.logger import get_logger
@@ -204,7 +203,6 @@ class EventStream(Generic[T]):
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
         self._table: Table[T] | None = None  # None until there is an informer
         self._paused = PausedKeys(self._queue)
-        self._paused.listen(self._resumed)
         self._following = ExitStack()
         self._failures = HandlerFailures(log)
         self._lost = ""  # names an event that was never marked done
@@ -293,13 +291,8 @@ class EventStream(Generic[T]):
         self._paused.pauses.close()
         self._delivered.clear()
 
-    def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
-        if pending:
-            self._queue.offer(key)
-
     def _enqueue_changed(self, change: Change[T]) -> None:
-        if self._paused.concerns(change):
-            self._paused.observe(change)
+        self._paused.observe(change)
         priority = Priority.RESYNC if change.initial else Priority.USER
         self._queue.offer(change.key, priority=priority)
 

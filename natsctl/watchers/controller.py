@@ -123,7 +123,7 @@ class InformerController(Hosted):
         self._policies = Policies(error_handler, retry_policy, retry_dequeue_policy, calls)
         self._resource_kinds: dict[str, ResourceKind] = {}
         self._has_opened = False  # whether every source has its informer
-        host.pausing.report_to(host.history.event, holds=self.holds)
+        host.pausing.event = host.history.event
         super().__init__(host)
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:

@@ -25,7 +25,6 @@ from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff, decide_r
 from natsctl.core.sync import Calls, Sync
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.errors import RetryAfter, StoreError
-from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import in_slices, retain
 from natsctl.telemetry.exceptions import ErrorClass, classify
@@ -115,7 +114,6 @@ class ResourceKind:
         self.registrations: tuple[Registration, ...] = ()
         self.queue = WorkQueue[str]()
         self.loop = SyncLoop(self._sync, host, self.queue, retry=lambda *_: Stop())
-        self.loop.paused.listen(self._resumed)
         self.failure: Exception | None = None
         self.pending: dict[str, Pending] = {}  # the objects with any, in the order of their `since`
         self._retrying: dict[str, Pending] = {}  # those with retries
@@ -137,8 +135,7 @@ class ResourceKind:
 
     def _changed(self, source: Source, change: Change[Any]) -> None:
         """Deliver the change, unless the object only moved to another source of its kind."""
-        if self.loop.paused.concerns(change):
-            self.loop.paused.observe(change)
+        self.loop.paused.observe(change)
         selected = source.change(change)
         if selected is None or (
             selected.after is None
@@ -150,10 +147,6 @@ class ResourceKind:
         ):
             return
         self.add(selected, Priority.RESYNC if change.initial else Priority.USER)
-
-    def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
-        if pending and self.holds(key):
-            self.queue.offer(key)
 
     def add(
         self, change: ObjectChange, priority: Priority, to: tuple[Registration, ...] | None = None
