@@ -26,7 +26,6 @@ from natsctl.core.reports import (
     Measures,
     UpkeepMeasures,
     held_by,
-    measures_of,
     source_of,
     tree,
 )
@@ -84,6 +83,7 @@ class ControllerRuntime(KeyedController):
                 )
         self.controller = controller
         self.name, self.version = controller.name, controller.version
+        self.workers = controller.workers
         self.kind = only_primary(cls).kind.name  # as owner labels name it
         self.nats = nats
         self._owner_names = OwnerNames() if owner_names is None else owner_names
@@ -106,9 +106,7 @@ class ControllerRuntime(KeyedController):
         async with self._open(tuple(filter(None, systems))) as parts:
             parts.watch()
             await self.host.run(
-                self._loop.run(
-                    parts, workers=self.controller.workers, ready=self._prepare_first_sync
-                ),
+                self._loop.run(parts, workers=self.workers, ready=self._prepare_first_sync),
                 upkeep=(self._resync(), self._collect(), self._follow_bucket()),
                 loops_ended=parts.garbage.evidence.close,
             )
@@ -277,8 +275,6 @@ class ControllerRuntime(KeyedController):
         )
 
     def measures(self) -> Measures:
-        workers = self.controller.workers
-        counts = self._counts()
         opened, writes = self._opened, self._writes
         plan = GarbagePlan(()) if opened is None else opened.garbage.last
         upkeep = UpkeepMeasures(
@@ -289,7 +285,7 @@ class ControllerRuntime(KeyedController):
             undone=0 if opened is None else opened.undone,
             contested=0 if opened is None else len(opened.contests()),
         )
-        return measures_of(self.host, self.holds, workers=workers, syncs=counts, upkeep=upkeep)
+        return msgspec.structs.replace(super().measures(), upkeep=upkeep)
 
     @property
     def _parts(self) -> OpenController:

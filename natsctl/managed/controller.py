@@ -23,7 +23,6 @@ from natsctl.core.options import (
     check_class,
 )
 from natsctl.core.readers import Primary
-from natsctl.core.reports import Measures, measures_of
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.sync import Calls, blocking
 from natsctl.core.workqueue import Operation
@@ -148,10 +147,6 @@ class ManagedController(KeyedController, Generic[T]):
     def held_kinds(self) -> tuple[Kind[T]]:
         """The kinds that get a finalizer, which requires permission to update them."""
         return (self.kind,)
-
-    def measures(self) -> Measures:
-        syncs = self._counts() if hasattr(self._loop, "primary") else None
-        return measures_of(self.host, self.holds, workers=self.workers, syncs=syncs)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

@@ -15,19 +15,13 @@ from typing import Any, cast
 import msgspec
 
 from natsctl.core.backends import Backends
+from natsctl.core.counters import Counts
 from natsctl.core.host import Host
 from natsctl.core.hosted import Hosted
 from natsctl.core.informer import Informer
 from natsctl.core.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.core.record.document import Delivery
-from natsctl.core.reports import (
-    Beyond,
-    Measures,
-    explanation_of,
-    measures_of,
-    status_of,
-    tree,
-)
+from natsctl.core.reports import Beyond, tree
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.sync import Calls, blocking
 from natsctl.core.table import Invalid
@@ -292,7 +286,7 @@ class InformerController(Hosted):
         kinds = self._watched()
         queued = (kind for kind in kinds if kind.queue.work(key) is not None or kind.failed(key))
         kind = next(queued, kinds[0])
-        explanation = explanation_of(self.host, key, self._informer_of(key).table, kind.queue)
+        explanation = self._explain(key, self._informer_of(key).table, kind.queue)
         return msgspec.structs.replace(explanation, failures=kind.failed(key))
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
@@ -302,18 +296,15 @@ class InformerController(Hosted):
     def status(self) -> Status:
         """See `Hosted.status`; the syncs are the calls to watchers."""
         kinds = self._watched()
-        ages_s = [kind.oldest_unanswered_s for kind in kinds]
         return msgspec.structs.replace(
-            status_of(
-                self.host,
-                self.holds,
-                len,
-                errors=self._errors(),
-                oldest_s=max((age_s for age_s in ages_s if age_s is not None), default=None),
-            ),
+            super().status(),
             keys=sum(kind.count() for kind in kinds),
             unanswered=sum(len(kind.pending) for kind in kinds),
         )
+
+    def _oldest_s(self, counts: Counts | None) -> float | None:  # noqa: ARG002 - it counts none
+        ages_s = (kind.oldest_unanswered_s for kind in self._watched())
+        return max((age_s for age_s in ages_s if age_s is not None), default=None)
 
     def _errors(self) -> dict[str, str]:
         errors = [kind.failures() for kind in self._watched()]
@@ -346,13 +337,6 @@ class InformerController(Hosted):
     def failing(self) -> dict[str, dict[str, str]]:
         """The errors of the objects whose calls are to be retried, by resource kind and key."""
         return {name: kind.failures() for name, kind in self._resource_kinds.items()}
-
-    def measures(self) -> Measures:
-        """Return the current measures, for metrics and health checks.
-
-        There is a queue for each resource kind. Calls to watchers are not counted as syncs.
-        """
-        return measures_of(self.host, self.holds, workers=self.workers, errors=self._errors())
 
     def _queues(self) -> dict[str, WorkQueue[str]]:
         return {name: kind.queue for name, kind in self._resource_kinds.items()}
