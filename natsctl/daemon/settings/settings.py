@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ from natsctl.controller.owners import KUMORI, OwnerNames
 from natsctl.core.task_group import WORKERS_MAX
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import DEFAULT_SERVER, NatsOptions, load_context, selected_context
+from natsctl.jetstream.options import NatsOptions, load_context, selected_context, with_context
 from natsctl.kubernetes.options import KubeOptions
 
 # ---- addresses to listen on
@@ -95,7 +95,6 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state_directory(self) -> Path:
-        """The directory of files that survive the process."""
         if self.state_dir is not None:
             return Path(self.state_dir)
         state = os.environ.get("XDG_STATE_HOME")
@@ -103,7 +102,6 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner_names(self) -> OwnerNames:
-        """The names of the owner labels in this domain."""
         return KUMORI if self.owner_domain == "kumori" else OwnerNames.of_domain(self.owner_domain)
 
 
@@ -142,7 +140,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.kube if self.kube.enabled else None
 
     def value(self, name: str) -> Any:
-        """Return the value of a field by its dotted name."""
         section, _, field = name.partition(".")
         return getattr(getattr(self, section), field)
 
@@ -160,6 +157,83 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 # ---- what settings are: their forms, names and meanings
 
+TABLE = """\
+[nats]
+servers URLS --server -s NATS_URL (nats://127.0.0.1:4222)
+    | URLs of NATS servers, separated by commas
+context NAME --context NATS_CONTEXT
+    | Name of a context of the nats command, for options that are not set
+creds FILE --creds NATS_CREDS = hub.creds | Path of a credentials file
+nkey FILE --nkey NATS_NKEY = user.nk | Path of a file with a user's nkey seed
+user NAME --user NATS_USER = ann | User name
+password SECRET --password NATS_PASSWORD | Password of the user
+token SECRET --token NATS_TOKEN | Authentication token
+tls_ca FILE --tls-ca NATS_CA (the system's CAs)
+    | Path of the CA certificates that verify the servers
+tls_cert FILE --tls-cert NATS_CERT = cert.pem | Path of the client certificate
+tls_key FILE --tls-key NATS_KEY = key.pem | Path of the client certificate's key
+tls_first SWITCH | Start TLS before the server sends its first message
+domain NAME --domain | JetStream domain
+api_prefix TEXT = $JS.hub.API ($JS.API, or that of the domain) | Subject prefix of the JetStream API
+inbox_prefix TEXT | Subject prefix for responses to requests
+name TEXT | Name of the connection in the server's monitoring
+timeout_s SECONDS --timeout | Timeout for connecting and for each request
+connect_timeout_s SECONDS | Timeout for connecting
+request_timeout_s SECONDS | Timeout for each request
+silence_s SECONDS | Time without data from the server after which the connection counts as lost
+marker_ttl_s SECONDS_OR_ZERO | Time after which the server removes delete markers; 0 keeps them
+[kube]
+kubeconfig FILE --kubeconfig = lab.yaml ($KUBECONFIG, or ~/.kube/config) | Path of a kubeconfig
+context NAME --kube-context = lab (the current context) | Name of a context of the kubeconfig
+enabled SWITCH --no-kube | Whether to look for a cluster; --no-kube sets false
+server TEXT = https://10.0.0.1:6443 (that of the kubeconfig) | URL of the kube-apiserver
+token SECRET (the credentials of the kubeconfig) | Bearer token
+tls_ca FILE (that of the kubeconfig) | Path of the CA certificates that verify the kube-apiserver
+tls_insecure SWITCH | Do not verify the certificate of the kube-apiserver; only for experiments
+namespace TEXT = apps (that of the context, or default) | Namespace of objects whose key has none
+service_account FILE | Directory with the pod's token, CA and namespace
+timeout_s SECONDS | Timeout for a call with all its retries
+connect_timeout_s SECONDS | Timeout for connecting
+plugin_timeout_s SECONDS | Timeout for a credential plugin, including an interactive login
+reread_s SECONDS | Time after which credentials in files are read again
+in_flight_max COUNT | Maximum number of concurrent calls
+attempts_max COUNT | Maximum number of attempts of a call
+answer_max_bytes COUNT | Maximum size of a response
+[controllers]
+workers WORKERS! --workers (4, unless the controller sets it)
+    | Number of keys that each controller syncs at once
+resync_s SECONDS --resync (600, unless the controller sets it)
+    | Interval at which each controller syncs every primary again
+sync_timeout_s SECONDS --sync-timeout (60, unless the controller sets it) | Timeout for each sync
+stop_timeout_s SECONDS --stop-timeout | Time that running syncs have to finish after a stop signal
+owner_domain DOMAIN --owner-domain = example.com
+    | Domain of the owner labels of secondaries; kumori selects the labels of Kumori
+leader_elect SWITCH! --leader-elect | Run each controller in one process; others stand by
+shard SWITCH! --shard | Share each controller's keys among all processes
+lease_ttl_s LEASE --lease-ttl | Time after which other processes take over from a process that died
+state_dir DIRECTORY --state-dir ($XDG_STATE_HOME/natsctl, or ~/.local/state/natsctl)
+    | Directory of the files that note which keys are being synced, in case the process dies
+record SWITCH --record | Record the last syncs of every key, and not only failed syncs
+recordings_max_bytes COUNT | Maximum memory of the recordings of syncs; the oldest are dropped
+[logs]
+format LOG_FORMAT! --log-format = json | Format of log lines
+level LEVEL! --log-level = info,natsctl.jetstream=debug | Minimum level, also per logger
+[http]
+listen ADDRESS! --listen | Address to serve /livez, /readyz and /metrics on
+[traces]
+otlp COLLECTOR --otlp
+    | URL of a collector that receives spans (OTLP over HTTP); needs the extra natsctl[otlp]
+"""
+"""Of each setting: its field, its form, its flags and the variable of the `nats` command, a valid
+value, the default if that isn't a value of the setting, and a phrase for help texts and docs.
+
+Help shows the flag if the form has an exclamation mark; `natsctl options` shows all.
+"""
+
+_ROW = re.compile(
+    r"(\w+) ([A-Z_0]+)(!?)((?: -\S+| NATS_\w+)*)(?: = (\S+))?(?: \((.+)\))?\s+\| (.+)"
+)
+
 
 class Form(msgspec.Struct, frozen=True):
     """The form of a value: it "must be *description*", *metavar* stands for it in helps."""
@@ -170,116 +244,88 @@ class Form(msgspec.Struct, frozen=True):
     example: Any = None
 
 
+_Text = Annotated[str, Meta(min_length=1)]
+_Servers = Annotated[tuple[_Text, ...], Meta(min_length=1)]
+
+
+def _number(kind: type, **limits: Any) -> Any:
+    return Annotated[kind, Meta(**limits)]
+
+
+def _like(pattern: str, length_max: int | None = None) -> Any:
+    return Annotated[str, Meta(pattern=rf"\A{pattern}\Z", max_length=length_max)]
+
+
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LABEL, _LEVEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?", rf"(?i:{'|'.join(LEVELS)})"
-_Text = Annotated[str, Meta(min_length=1)]
-_Domain = Annotated[str, Meta(pattern=rf"\A{_LABEL}(\.{_LABEL})*\Z", max_length=253)]
-_Level = Annotated[str, Meta(pattern=rf"\A{_LEVEL}(,[A-Za-z0-9_.]+={_LEVEL})*\Z")]
-_Collector = Annotated[str, Meta(pattern=r"\Ahttps?://[^/?#]+[^?]*\Z")]
-_Servers = Annotated[tuple[_Text, ...], Meta(min_length=1)]
-_Workers = Annotated[int, Meta(gt=0, le=WORKERS_MAX)]
-_Above0, _From0, _From1 = (
-    Annotated[float, Meta(gt=0, le=1e9)],
-    Annotated[float, Meta(ge=0, le=1e9)],
-    Annotated[float, Meta(ge=1, le=1e9)],
-)
-
-TEXT = Form("a text of at least one character", "TEXT", _Text, "…")
-NAME = Form("a text of at least one character", "NAME", _Text, "hub")
-URLS = Form("a URL, or a list of URLs", "URL", _Servers, ["nats://hub:4222"])
-FILE = Form("the path of a file", "FILE", _Text, "ca.pem")
-DIRECTORY = Form("the path of a directory", "DIR", _Text, "/var/lib/natsctl")
-ADDRESS = Form("HOST:PORT, or :PORT for all interfaces", "HOST:PORT", _Text, "127.0.0.1:8080")
-_WITH_PATH = "http://HOST:PORT or https://HOST:PORT, with or without a path"
-COLLECTOR = Form(_WITH_PATH, "URL", _Collector, "http://127.0.0.1:4318")
-COUNT = Form("a whole number above 0", "N", Annotated[int, Meta(gt=0)])
-WORKERS = Form(f"a whole number from 1 to {WORKERS_MAX}", "N", _Workers, 4)
-SECONDS = Form("a number of seconds above 0, at most 1e9", "SECONDS", _Above0, 60)
-SECONDS_OR_ZERO = Form("a number of seconds from 0 to 1e9", "SECONDS", _From0)
-LEASE = Form("at least 1 second", "SECONDS", _From1)
-SWITCH = Form("true or false", "", bool)
-DOMAIN = Form("a domain in lower case", "DOMAIN", _Domain)
-LOG_FORMAT = Form("text or json", "text|json", LogFormat)
+_LOGGERS = rf"{_LEVEL}(,[A-Za-z0-9_.]+={_LEVEL})*"
 _LEVELS = f"a level ({', '.join(LEVELS)}), optionally followed by levels of loggers"
-LEVEL = Form(_LEVELS, "LEVEL", _Level)
+_SECONDS, _ANY = "a number of seconds", "a text of at least one character"
+_BELOW_1E9, _WORKERS = f"{_SECONDS} above 0, at most 1e9", f"a whole number from 1 to {WORKERS_MAX}"
+_LISTEN, _COLLECTOR = (
+    "HOST:PORT, or :PORT for all interfaces",
+    "http://HOST:PORT or https://HOST:PORT",
+)
+FILE = Form("the path of a file", "FILE", _Text, "ca.pem")
+ADDRESS = Form(_LISTEN, "HOST:PORT", _Text, "127.0.0.1:8080")
+SWITCH = Form("true or false", "", bool)
+SECRET = Form(_ANY, "TEXT", _Text, "…")
+_OTLP = _like(r"https?://[^/?#]+[^?]*")
+_URL = Form(f"{_COLLECTOR}, with or without a path", "URL", _OTLP, "http://127.0.0.1:4318")
+_URLS = Form("a URL, or a list of URLs", "URL", _Servers, ["nats://hub:4222"])
+_FORMS = {
+    "TEXT": Form(_ANY, "TEXT", _Text, "…"),
+    "SECRET": SECRET,
+    "NAME": Form(_ANY, "NAME", _Text, "hub"),
+    "URLS": _URLS,
+    "FILE": FILE,
+    "DIRECTORY": Form("the path of a directory", "DIR", _Text, "/var/lib/natsctl"),
+    "ADDRESS": ADDRESS,
+    "COLLECTOR": _URL,
+    "COUNT": Form("a whole number above 0", "N", _number(int, gt=0)),
+    "WORKERS": Form(_WORKERS, "N", _number(int, gt=0, le=WORKERS_MAX), 4),
+    "SECONDS": Form(_BELOW_1E9, "SECONDS", _number(float, gt=0, le=1e9), 60),
+    "SECONDS_OR_ZERO": Form(f"{_SECONDS} from 0 to 1e9", "SECONDS", _number(float, ge=0, le=1e9)),
+    "LEASE": Form("at least 1 second", "SECONDS", _number(float, ge=1, le=1e9)),
+    "SWITCH": SWITCH,
+    "DOMAIN": Form("a domain in lower case", "DOMAIN", _like(rf"{_LABEL}(\.{_LABEL})*", 253)),
+    "LOG_FORMAT": Form("text or json", "text|json", LogFormat),
+    "LEVEL": Form(_LEVELS, "LEVEL", _like(_LOGGERS)),
+}
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting.
+    """One setting, the *field* of a *section*, as `TABLE` declares it.
 
-    Attributes:
-        form: the form of its value.
-        meaning: a phrase for help texts and docs.
-        names: its flags, and the variable of the `nats` command, if it has them.
-        unset: a phrase for the default if the default is not a value of this setting.
-        example: a valid value; by default, the default or the form's example.
-        fills: the fields of `Settings` that it sets, if it isn't the one of its name.
-        secret: its value is never shown.
-        common: the help of a command shows its flag; `natsctl options` shows all.
-        section: the section of the file and of `Settings`.
-        field: the name within the section.
+    It sets the fields of `Settings` that it *fills*. *default* is a text for people. Of the flags,
+    the long one is first; of the variables, the first that is set applies.
     """
 
+    section: str
+    field: str
     form: Form
+    common: bool
+    flags: tuple[str, ...]
+    parameter: str
+    variables: tuple[str, ...]
+    fills: tuple[str, ...]
+    default: str
+    valid: Any
     meaning: str
-    names: str = ""
-    unset: str = "none"
-    example: Any = None
-    fills: tuple[str, ...] = ()
-    secret: bool = False
-    common: bool = False
-    section: str = ""
-    field: str = ""
 
     @property
     def name(self) -> str:
-        """The dotted name."""
         return f"{self.section}.{self.field}"
 
     @property
-    def flags(self) -> tuple[str, ...]:
-        """The flags as a user types them, the long one first."""
-        return tuple(name for name in self.names.split() if name[0] == "-")
-
-    @property
-    def parameter(self) -> str:
-        """The parameter of a command for the flag; empty if there is no flag."""
-        return self.flags[0].lstrip("-").replace("-", "_") if self.flags else ""
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The environment variables; the first that is set applies."""
-        stem = self.parameter or self.field
-        if self.section == "kube" and not self.field.startswith("kube"):
-            stem = f"kube_{self.field}"
-        shared = (name for name in self.names.split() if name[0] != "-")
-        return (f"NATSCTL_{stem.upper()}", *shared)
-
-    @property
-    def default(self) -> str:
-        """The default as text, for help texts and docs."""
-        value = _DEFAULTS.value(self.fills[0])
-        return self.unset if value in (None, ()) else text_of_value(value)
-
-    @property
-    def valid(self) -> Any:
-        """A valid value; for a switch, the one that isn't the default."""
-        default = _DEFAULTS.value(self.fills[0])
-        if isinstance(default, bool):
-            return not default
-        value = self.example or default or self.form.example
-        return int(value) if isinstance(value, float) else value
+    def secret(self) -> bool:
+        return self.form is SECRET
 
     def line(self) -> str:
-        """Return a valid line of a file."""
         return f"{self.field} = {json.dumps(self.valid, ensure_ascii=False)}"
 
     def typed(self) -> str:
-        """Return a valid value as it is typed on a command line."""
         return text_of_value(self.valid)
-
-
-_DEFAULTS = Settings()
 
 
 def text_of_value(value: object) -> str:
@@ -295,146 +341,40 @@ def text_of_value(value: object) -> str:
             return str(value)
 
 
-_CONTROLLER = "unless the controller sets it"
-_KUBECONFIG = "that of the kubeconfig"
-_SERVER_CA = "Path of the CA certificates that verify the servers"
-_CLUSTER_CA = "Path of the CA certificates that verify the kube-apiserver"
-_BOTH = ("nats.connect_timeout_s", "nats.request_timeout_s")
-_STATE = "Directory of the files that note which keys are being synced, in case the process dies"
-_DOMAIN_OF_LABELS = "Domain of the owner labels of secondaries; kumori selects the labels of Kumori"
-_PROBES = "Address to serve /livez, /readyz and /metrics on"
-_SPANS = "URL of a collector that receives spans (OTLP over HTTP); needs the extra natsctl[otlp]"
-_CONTEXT = "Name of a context of the nats command, for options that are not set"
-_SILENCE = "Time without data from the server after which the connection counts as lost"
-_MARKERS = "Time after which the server removes delete markers; 0 keeps them"
-_INSECURE = "Do not verify the certificate of the kube-apiserver; only for experiments"
-_PLUGIN = "Timeout for a credential plugin, including an interactive login"
-_LOGIN = "the credentials of the kubeconfig"
-_WORKED = "Number of keys that each controller syncs at once"
-_RESYNC = "Interval at which each controller syncs every primary again"
-_STOP = "Time that running syncs have to finish after a stop signal"
-_ELECT = "Run each controller in one process; others stand by"
-_SHARD = "Share each controller's keys among all processes"
-_TAKEN_OVER = "Time after which other processes take over from a process that died"
-_RECORD = "Record the last syncs of every key, and not only failed syncs"
-_MEMORY = "Maximum memory of the recordings of syncs; the oldest are dropped"
-
-_DECLARED = {
-    "nats": {
-        "servers": Setting(
-            URLS,
-            "URLs of NATS servers, separated by commas",
-            "--server -s NATS_URL",
-            DEFAULT_SERVER,
-        ),
-        "context": Setting(NAME, _CONTEXT, "--context NATS_CONTEXT"),
-        "creds": Setting(
-            FILE, "Path of a credentials file", "--creds NATS_CREDS", example="hub.creds"
-        ),
-        "nkey": Setting(
-            FILE, "Path of a file with a user's nkey seed", "--nkey NATS_NKEY", example="user.nk"
-        ),
-        "user": Setting(NAME, "User name", "--user NATS_USER", example="ann"),
-        "password": Setting(TEXT, "Password of the user", "--password NATS_PASSWORD", secret=True),
-        "token": Setting(TEXT, "Authentication token", "--token NATS_TOKEN", secret=True),
-        "tls_ca": Setting(FILE, _SERVER_CA, "--tls-ca NATS_CA", "the system's CAs"),
-        "tls_cert": Setting(
-            FILE, "Path of the client certificate", "--tls-cert NATS_CERT", example="cert.pem"
-        ),
-        "tls_key": Setting(
-            FILE, "Path of the client certificate's key", "--tls-key NATS_KEY", example="key.pem"
-        ),
-        "tls_first": Setting(SWITCH, "Start TLS before the server sends its first message"),
-        "domain": Setting(NAME, "JetStream domain", "--domain"),
-        "api_prefix": Setting(
-            TEXT,
-            "Subject prefix of the JetStream API",
-            unset="$JS.API, or that of the domain",
-            example="$JS.hub.API",
-        ),
-        "inbox_prefix": Setting(TEXT, "Subject prefix for responses to requests"),
-        "name": Setting(TEXT, "Name of the connection in the server's monitoring"),
-        "timeout_s": Setting(
-            SECONDS, "Timeout for connecting and for each request", "--timeout", fills=_BOTH
-        ),
-        "connect_timeout_s": Setting(SECONDS, "Timeout for connecting"),
-        "request_timeout_s": Setting(SECONDS, "Timeout for each request"),
-        "silence_s": Setting(SECONDS, _SILENCE),
-        "marker_ttl_s": Setting(SECONDS_OR_ZERO, _MARKERS),
-    },
-    "kube": {
-        "kubeconfig": Setting(
-            *(FILE, "Path of a kubeconfig", "--kubeconfig", "$KUBECONFIG, or ~/.kube/config"),
-            example="lab.yaml",
-        ),
-        "context": Setting(
-            *(NAME, "Name of a context of the kubeconfig", "--kube-context"),
-            unset="the current context",
-            example="lab",
-        ),
-        "enabled": Setting(
-            SWITCH, "Whether to look for a cluster; --no-kube sets false", "--no-kube"
-        ),
-        "server": Setting(
-            TEXT, "URL of the kube-apiserver", "", _KUBECONFIG, example="https://10.0.0.1:6443"
-        ),
-        "token": Setting(TEXT, "Bearer token", "", _LOGIN, secret=True),
-        "tls_ca": Setting(FILE, _CLUSTER_CA, "", _KUBECONFIG),
-        "tls_insecure": Setting(SWITCH, _INSECURE),
-        "namespace": Setting(
-            *(TEXT, "Namespace of objects whose key has none", ""),
-            unset="that of the context, or default",
-            example="apps",
-        ),
-        "service_account": Setting(FILE, "Directory with the pod's token, CA and namespace"),
-        "timeout_s": Setting(SECONDS, "Timeout for a call with all its retries"),
-        "connect_timeout_s": Setting(SECONDS, "Timeout for connecting"),
-        "plugin_timeout_s": Setting(SECONDS, _PLUGIN),
-        "reread_s": Setting(SECONDS, "Time after which credentials in files are read again"),
-        "in_flight_max": Setting(COUNT, "Maximum number of concurrent calls"),
-        "attempts_max": Setting(COUNT, "Maximum number of attempts of a call"),
-        "answer_max_bytes": Setting(COUNT, "Maximum size of a response"),
-    },
-    "controllers": {
-        "workers": Setting(WORKERS, _WORKED, "--workers", f"4, {_CONTROLLER}", common=True),
-        "resync_s": Setting(SECONDS, _RESYNC, "--resync", f"600, {_CONTROLLER}"),
-        "sync_timeout_s": Setting(
-            SECONDS, "Timeout for each sync", "--sync-timeout", f"60, {_CONTROLLER}"
-        ),
-        "stop_timeout_s": Setting(SECONDS, _STOP, "--stop-timeout"),
-        "owner_domain": Setting(DOMAIN, _DOMAIN_OF_LABELS, "--owner-domain", example="example.com"),
-        "leader_elect": Setting(SWITCH, _ELECT, "--leader-elect", common=True),
-        "shard": Setting(SWITCH, _SHARD, "--shard", common=True),
-        "lease_ttl_s": Setting(LEASE, _TAKEN_OVER, "--lease-ttl"),
-        "state_dir": Setting(
-            *(DIRECTORY, _STATE, "--state-dir"),
-            "$XDG_STATE_HOME/natsctl, or ~/.local/state/natsctl",
-        ),
-        "record": Setting(SWITCH, _RECORD, "--record"),
-        "recordings_max_bytes": Setting(COUNT, _MEMORY),
-    },
-    "logs": {
-        "format": Setting(
-            LOG_FORMAT, "Format of log lines", "--log-format", example="json", common=True
-        ),
-        "level": Setting(
-            *(LEVEL, "Minimum level, also per logger", "--log-level"),
-            example="info,natsctl.jetstream=debug",
-            common=True,
-        ),
-    },
-    "http": {"listen": Setting(ADDRESS, _PROBES, "--listen", common=True)},
-    "traces": {"otlp": Setting(COLLECTOR, _SPANS, "--otlp")},
-}
-
-SECTIONS = tuple(_DECLARED)
-SETTINGS = tuple(
-    msgspec.structs.replace(
-        setting, section=section, field=field, fills=setting.fills or (f"{section}.{field}",)
+def _setting(section: str, row: Sequence[str]) -> Setting:
+    field, form_name, common, words, example, unset, meaning = row
+    form, names = _FORMS[form_name], words.split()
+    flags = tuple(name for name in names if name[0] == "-")
+    parameter = flags[0].lstrip("-").replace("-", "_") if flags else ""
+    stem = parameter or field
+    if section == "kube" and not field.startswith("kube"):
+        stem = f"kube_{field}"
+    fills: tuple[str, ...] = (f"{section}.{field}",)
+    if fills == ("nats.timeout_s",):
+        fills = ("nats.connect_timeout_s", "nats.request_timeout_s")
+    default = _DEFAULTS.value(fills[0])
+    valid = not default if isinstance(default, bool) else example or default or form.example
+    return Setting(
+        section=section,
+        field=field,
+        form=form,
+        common=bool(common),
+        flags=flags,
+        parameter=parameter,
+        variables=(f"NATSCTL_{stem.upper()}", *(name for name in names if name[0] != "-")),
+        fills=fills,
+        default=unset or "none" if default in (None, ()) else text_of_value(default),
+        valid=int(valid) if isinstance(valid, float) else valid,
+        meaning=meaning,
     )
-    for section, settings in _DECLARED.items()
-    for field, setting in settings.items()
-)
+
+
+_DEFAULTS = Settings()
+_BY_SECTION = {
+    section: {row[0]: _setting(section, row) for row in _ROW.findall(rows)}
+    for section, rows in re.findall(r"^\[(\w+)\]((?:\n[^\[].*)+)", TABLE, re.MULTILINE)
+}
+SETTINGS = tuple(setting for known in _BY_SECTION.values() for setting in known.values())
 """All settings in the order of the docs; a later one overrides an earlier one that fills more."""
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -450,13 +390,11 @@ SIZE_MAX_BYTES = 64 * 1024
 SELECTED = "nats context select"
 """The source of the context that the `nats` command uses too."""
 
-LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
-"""The fields that are credentials."""
-
 _SERVICE_VARIABLE = (
     r"NATSCTL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
     r"|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
+_LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
 _NOT_IN_CONTEXT = ("name", "connect_timeout_s", "request_timeout_s", "silence_s", "marker_ttl_s")
 _OF_CONTEXT = tuple(
     field
@@ -467,7 +405,7 @@ _CLUSTER = tuple(
     f"kube.{name}" for name in ("server", "token", "tls_ca", "tls_insecure", "namespace", "enabled")
 )
 _OVERRIDES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(LOGIN, LOGIN),
+    **dict.fromkeys(_LOGIN, _LOGIN),
     # the user may be in one source, and the password in another
     **dict.fromkeys(("nats.user", "nats.password"), ("nats.creds", "nats.nkey", "nats.token")),
     **dict.fromkeys(("nats.tls_cert", "nats.tls_key"), ("nats.tls_cert", "nats.tls_key")),
@@ -507,7 +445,7 @@ class Effective(msgspec.Struct, frozen=True):
             added = {name: layer[name] for name in layer if name not in {*chosen, *overridden}}
             chosen |= added
             overridden.update(field for name in added for field in _OVERRIDES.get(name, ()))
-        sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        sections: dict[str, dict[str, Any]] = {section: {} for section in _BY_SECTION}
         for name, (value, _) in chosen.items():
             section, _, field = name.partition(".")
             sections[section][field] = value
@@ -515,58 +453,37 @@ class Effective(msgspec.Struct, frozen=True):
         return cls(Settings(**made), {name: chosen[name][1] for name in chosen}, file)
 
     def source(self, field: str) -> str:
-        """Return the source of the field, `default` if no source sets it."""
         return self.sources.get(field, "default")
 
     def value(self, field: str) -> Any:
-        """Return the value of the field."""
         return self.settings.value(field)
-
-    def _given(self) -> Layer:
-        return {field: (self.value(field), source) for field, source in self.sources.items()}
 
     def with_context(self) -> "Effective":
         """Return these settings with unset options taken from their NATS context.
 
         If any credential is set, no credential of the context is used. Raises `UsageError` if the
-        context cannot be read, as `load_context` does; a context that is only selected may be
-        broken if the server and the credentials are set.
+        context cannot be read, as `load_context` does.
         """
-        name, given = self.settings.nats.context, self._given()
-        if name is None:
-            return self
-        excluded = () if given.keys().isdisjoint(LOGIN) else LOGIN
-        try:
-            options = load_context(name)
-        except UsageError:
-            if self.source("nats.context") == SELECTED and excluded and "nats.servers" in given:
-                return self.without_selection()
-            raise
-        context = {
-            field: (value, f"context {name}")
-            for field in FIELDS
-            if field.startswith("nats.") and field not in excluded
-            if (value := getattr(options, field.removeprefix("nats."))) != _DEFAULTS.value(field)
+        options = with_context(self.settings.nats)
+        taken = {
+            f"nats.{name}": f"context {options.context}"
+            for name, value in msgspec.structs.asdict(options).items()
+            if value != self.value(f"nats.{name}")
         }
-        chosen = {"nats.context": given.pop("nats.context")}
-        return Effective.of([given, context, chosen], self.file)
-
-    def without_selection(self) -> "Effective":
-        """Return these settings without the context that `nats context select` selected."""
-        given = {name: one for name, one in self._given().items() if one[1] != SELECTED}
-        return Effective.of([given], self.file)
+        settings = msgspec.structs.replace(self.settings, nats=options)
+        return Effective(settings, {**self.sources, **taken}, self.file)
 
     @property
     def nats(self) -> NatsOptions:
-        """The options of the connection to NATS, with those of the context.
+        return self.settings.nats
 
-        A context that cannot be read is still named, so that connecting raises the error.
-        """
-        try:
-            complete = self.with_context()
-        except UsageError:
-            return self.settings.nats
-        return msgspec.structs.replace(complete.settings.nats, context=None)
+    def without_selection(self) -> "Effective":
+        given = {
+            field: (self.value(field), source)
+            for field, source in self.sources.items()
+            if source != SELECTED
+        }
+        return Effective.of([given], self.file)
 
 
 def load_settings(
@@ -589,8 +506,7 @@ def load_settings(
     _check_variables(environ)
     typed, own, shared = Layer(), Layer(), Layer()
     for setting in SETTINGS:
-        value = flags.get(setting.parameter) if setting.flags else None
-        if value:
+        if value := flags.get(setting.parameter):
             flag = setting.flags[0]
             text = str(not flag.startswith("--no-")) if value is True else value
             typed |= _read(setting, text, flag, f"{flag} {setting.typed()}")
@@ -605,10 +521,21 @@ def load_settings(
         shared.setdefault("nats.token", shared.pop("nats.user"))
     chosen = config or environ.get(VARIABLE) or (FILE_NAME if Path(FILE_NAME).is_file() else None)
     file = Path(chosen).expanduser() if chosen else None
-    selected = selected_context()
-    selection: Layer = {"nats.context": (selected, SELECTED)} if selected else {}
-    in_file = {} if file is None else _from_file(file)
-    return Effective.of([typed, own, shared, in_file, selection], file)
+    layers = [typed, own, shared, {} if file is None else _from_file(file)]
+    if selected := selected_context():
+        given = {name for layer in layers for name in layer}
+        is_needed = "nats.servers" not in given or given.isdisjoint(_LOGIN)
+        if is_needed or _is_readable(selected):
+            layers.append({"nats.context": (selected, SELECTED)})
+    return Effective.of(layers, file)
+
+
+def _is_readable(context: str) -> bool:
+    try:
+        load_context(context)
+    except UsageError:
+        return False
+    return True
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:
@@ -632,31 +559,22 @@ def _from_file(file: Path) -> Layer:
     for section, fields in content.items():
         if not isinstance(fields, dict):
             raise UsageError(f"{file}: {section} is not in a section{_in_section(section)}")
-        if section not in SECTIONS:
-            nearest = did_you_mean(section, SECTIONS)
+        if section not in _BY_SECTION:
+            nearest = did_you_mean(section, _BY_SECTION)
             raise UsageError(f"{file}: there is no section [{section}]{nearest}")
         for field in fields:
-            if field not in _DECLARED[section]:
-                near = did_you_mean(field, _DECLARED[section], prefix=f"{section}.")
+            if field not in _BY_SECTION[section]:
+                near = did_you_mean(field, _BY_SECTION[section], prefix=f"{section}.")
                 hint = near or _in_section(field)
                 raise UsageError(f"{file}: there is no setting {section}.{field}{hint}")
-    for setting in SETTINGS:
-        if setting.field in content.get(setting.section, ()):
-            value = content[setting.section][setting.field]
+        for setting in (one for one in SETTINGS if one.section == section and one.field in fields):
+            value = fields[setting.field]
             layer |= _read(setting, value, str(file), setting.line(), typed=False)
             if setting.form is FILE:
                 paths = (Path(path).expanduser() for path in value.split(os.pathsep))
                 relative = os.pathsep.join(str(file.parent / path) for path in paths)
                 layer[setting.name] = (relative, str(file))
     return layer
-
-
-def _in_section(field: str) -> str:
-    """Return the sections that have the field, or all sections if none has it."""
-    found = [f"{field} in [{section}]" for section in SECTIONS if field in _DECLARED[section]]
-    if found:
-        return f"; did you mean {' or '.join(found)}?"
-    return f": the sections are {', '.join(f'[{section}]' for section in SECTIONS)}"
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -672,13 +590,19 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not valid TOML: it is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(
-            f'{file} is not valid TOML: {error}; write lines such as name = "value"'
-        ) from None
+        advice = 'write lines such as name = "value"'
+        raise UsageError(f"{file} is not valid TOML: {error}; {advice}") from None
     except (ValueError, RecursionError):
-        raise UsageError(
-            f"cannot read a value in {file}: a number is too long, or a list is nested too deeply"
-        ) from None
+        reason = "a number is too long, or a list is nested too deeply"
+        raise UsageError(f"cannot read a value in {file}: {reason}") from None
+
+
+def _in_section(field: str) -> str:
+    """Return the sections that have the field, or all sections if none has it."""
+    found = [f"{field} in [{section}]" for section in _BY_SECTION if field in _BY_SECTION[section]]
+    if found:
+        return f"; did you mean {' or '.join(found)}?"
+    return f": the sections are {', '.join(f'[{section}]' for section in _BY_SECTION)}"
 
 
 def _read(
@@ -687,14 +611,14 @@ def _read(
     """Return the fields that a value sets; a *typed* number is text."""
     form = setting.form
     try:
-        given = (value,) if form is URLS and isinstance(value, str) else value
+        given = (value,) if form is _URLS and isinstance(value, str) else value
         valid = msgspec.convert(given, form.type, strict=not typed)
         if form is ADDRESS:
             valid = str(Address.parse(valid))
     except (ValueError, UsageError):
         scalar = isinstance(value, str | int | float | bool)
         quoted = repr(value) if scalar else f"a {type(value).__name__}"
-        if setting.secret or form in (URLS, COLLECTOR):  # also the cause may quote a secret
+        if form in (SECRET, _URLS, _URL):  # a URL may have a password; the cause may quote it, too
             quoted = "the value"
         raise UsageError(
             f"{setting.name} in {source}: {quoted} must be {form.description}; write {example}"
