@@ -24,7 +24,7 @@ from natsctl.cli.output import (
 from natsctl.cli.terminal import flush, write_line, write_notice, write_text
 from natsctl.daemon.doctor.mirrors import check_mirrors
 from natsctl.errors import NatsctlError, UsageError
-from natsctl.jetstream.events import KvEvent
+from natsctl.jetstream.events import FOUND_MAX, KvEvent
 from natsctl.jetstream.options import NatsOptions
 from natsctl.model.reports import Branch, Queued, SyncRecord
 from natsctl.model.store import planned_revision
@@ -373,6 +373,8 @@ async def events(
             write_notice("there are no events")
         elif not watch or output in TABLES:
             _write_events(found, output)
+        if len(found) == FOUND_MAX:
+            write_notice(f"these are the last {FOUND_MAX:,} events: name an object, or --since")
         seen = {msgspec.json.encode(event) for event in found}
         while watch:
             await asyncio.sleep(FOLLOW_S)

@@ -17,15 +17,13 @@ from natsctl.errors import (
     NewerVersionError,
     NotFoundError,
     StoreError,
-    WatchBrokenError,
 )
 from natsctl.model import documents
 from natsctl.model.schemas.versions import stored_version
-from natsctl.model.store import Applied, Batch, Deleted, IllegalKey, Listed, Listing, Store, Stored
+from natsctl.model.store import Store, Stored, listed
 
 WRITERS = 16
 ROUNDS = 10  # of ten conflicts each, until an object counts as failed
-LISTINGS = 5  # watches that may break while the objects are listed
 
 
 class Migrated(StrEnum):
@@ -52,12 +50,8 @@ async def objects_of(store: Store) -> list[Stored]:
 
     Raises `WatchBrokenError` if the listing breaks several times in a row.
     """
-    for _ in range(LISTINGS - 1):
-        try:
-            return await _listing(store)
-        except WatchBrokenError:
-            continue
-    return await _listing(store)
+    objects = await listed(store.watch)
+    return [objects[key] for key in sorted(objects)]
 
 
 def outdated(store: Store, objects: Sequence[Stored]) -> list[Stored]:
@@ -136,23 +130,3 @@ def _newest_form(store: Store, stored: Stored) -> bytes:
 
 def _result_of(error: Exception) -> Migrated:
     return Migrated.NEWER if isinstance(error, NewerVersionError) else Migrated.FAILED
-
-
-async def _listing(store: Store) -> list[Stored]:
-    objects: dict[str, Stored] = {}
-    async with store.watch() as events:
-        async for event in events:
-            match event:
-                case Listing():
-                    objects.clear()
-                case Applied(stored):
-                    objects[stored.key] = stored
-                case Batch(states):
-                    objects.update((stored.key, stored) for stored in states)
-                case Deleted(key):
-                    objects.pop(key, None)
-                case Listed():
-                    break
-                case IllegalKey():
-                    pass
-    return [objects[key] for key in sorted(objects)]

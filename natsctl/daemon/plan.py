@@ -37,7 +37,7 @@ from natsctl.managed import ManagedController
 from natsctl.model.bookkeeping import PAUSES, failing_prefix
 from natsctl.model.kinds import KvKind
 from natsctl.model.plans import GarbagePlan, Plan
-from natsctl.model.store import Applied, Listed, ManifestStores, Stores, WriteGuard
+from natsctl.model.store import ManifestStores, Stores, WriteGuard, listed
 from natsctl.telemetry.logger import bind_log_context
 from natsctl.watchers import InformerController
 
@@ -212,8 +212,6 @@ async def make_plan(
 
 
 class _Run:
-    """A controller that runs over planning stores."""
-
     def __init__(
         self, runtime: Hosted, stores: Planned, task: "asyncio.Task[None]", progress: Progress
     ) -> None:
@@ -258,7 +256,6 @@ class _Run:
         return MadePlan(plan, tuple(record.changes()), without_bucket)
 
     async def _settled(self) -> None:
-        """Wait until no key needs a sync, with failed keys synced again where that may help."""
         for tries in range(RETRIES_MAX + 1):
             quiet = 0
             while quiet < QUIET_STEPS:
@@ -275,7 +272,6 @@ class _Run:
         self._show_progress()
 
     async def _step(self) -> None:
-        """Let the controller work for a moment; raises the error that ended it."""
         await asyncio.wait((self._task,), timeout=STEP_S)
         if self._task.done():
             self._task.result()
@@ -295,17 +291,12 @@ class _Run:
 
 
 async def _failing(stores: Stores, controller: str) -> set[str]:
-    """Return the keys that fail by the records of the controller; none if they can't be read."""
-    prefix, keys = failing_prefix(controller), set[str]()
+    prefix = failing_prefix(controller)
     with suppress(StoreError, WatchBrokenError, TimeoutError):
         store = await stores.open(PAUSES.part(f"{prefix}>"))
-        async with asyncio.timeout(LIST_TIMEOUT_S), store.watch() as events:
-            async for event in events:
-                if isinstance(event, Listed):
-                    break
-                if isinstance(event, Applied):
-                    keys.add(event.stored.key.removeprefix(prefix))
-    return keys
+        async with asyncio.timeout(LIST_TIMEOUT_S):
+            return {key.removeprefix(prefix) for key in await listed(store.watch)}
+    return set()
 
 
 class Planner:

@@ -23,6 +23,7 @@ from natsctl.model.manifests import Reference
 from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.outbox import BURST, GATHER_S, QUIET_S, Outbox, SendingPace
+from natsctl.time_limit import happens
 
 STREAM = "natsctl_events"
 PREFIX = "natsctl.events"
@@ -31,6 +32,7 @@ BYTES_MAX = 256 * 1024 * 1024
 PAUSE_S = 0.005  # between two events, so that writes of objects come first
 REPEAT_S = 10.0  # a repeat within this time increases the count of the first event
 EVENTS_MAX = 25  # that are read for a key; the stream keeps no more
+FOUND_MAX = 10_000  # of many keys
 
 
 class KvEvent(msgspec.Struct, frozen=True, gc=False):
@@ -179,12 +181,13 @@ async def events_between(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> list[KvEvent]:
-    """Return the recorded events of the keys that match, oldest first.
+    """Return the recorded events of the keys that match, the last reported one last.
 
-    *controller* and *key* are subject tokens: `*` and `>` match any. A consumer that the server
-    removes by itself delivers them. Returns an empty list if the stream does not exist; raises the
-    errors of `Connection.api`, and `StoreTimeoutError` if no event arrives for the time of a
-    request.
+    *controller* and *key* are subject tokens: `*` and `>` match any. A repeated event is returned
+    once, with its count. Of more than `FOUND_MAX` events, these are the last. A consumer that the
+    server removes by itself delivers them. Returns an empty list if the stream does not exist;
+    raises the errors of `Connection.api`, and `StoreTimeoutError` if no event arrives for the time
+    of a request.
     """
     name = f"natsctl_{secrets.token_hex(8)}"
     inbox = f"{connection.options.inbox_prefix}.{name}"
@@ -192,10 +195,21 @@ async def events_between(
     if since is not None:
         start = since.astimezone(UTC).isoformat()
         options |= {"deliver_policy": "by_start_time", "opt_start_time": start}
-    received: asyncio.Queue[bytes] = asyncio.Queue()
+    events: dict[tuple[str, ...], KvEvent] = {}
+    arrived, count = asyncio.Event(), 0
 
     async def receive(message: Msg) -> None:
-        received.put_nowait(message.data)
+        nonlocal count
+        count += 1
+        arrived.set()
+        with suppress(*DECODE_ERRORS, ValueError, TypeError):
+            one = msgspec.json.decode(message.data, type=KvEvent)
+            if until is None or datetime.fromisoformat(one.last) <= until:
+                identity = (one.controller, one.key, one.type, one.reason, one.message, one.first)
+                events.pop(identity, None)
+                events[identity] = one
+                if len(events) > FOUND_MAX:
+                    del events[next(iter(events))]
 
     subscription = await connection.client.subscribe(inbox, cb=receive)
     try:
@@ -204,16 +218,10 @@ async def events_between(
             consumer = await create_consumer(connection, STREAM, name, subject, **options)
         except StoreMissingError:
             return []
-        events: list[KvEvent] = []
-        for _ in range(int(consumer.get("num_pending", 0))):
-            try:
-                data = await asyncio.wait_for(received.get(), connection.options.request_timeout_s)
-            except TimeoutError:
-                raise StoreTimeoutError("the events did not arrive in time") from None
-            with suppress(*DECODE_ERRORS):
-                events.append(msgspec.json.decode(data, type=KvEvent))
+        while count < int(consumer.get("num_pending", 0)):
+            arrived.clear()
+            if not await happens(arrived, within_s=connection.options.request_timeout_s):
+                raise StoreTimeoutError("the events did not arrive in time")
     finally:
         await subscription.unsubscribe()
-    return [
-        event for event in events if until is None or datetime.fromisoformat(event.last) <= until
-    ]
+    return sorted(events.values(), key=lambda event: event.last)

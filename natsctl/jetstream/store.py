@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -21,7 +21,6 @@ from natsctl.errors import (
     StoreTimeoutError,
     TooLargeError,
     UsageError,
-    WatchBrokenError,
 )
 from natsctl.jetstream.bucket import (
     EXPECTED,
@@ -45,16 +44,12 @@ from natsctl.model.keys import KEY_RULE, check_key, matches
 from natsctl.model.kinds import Kind, KvKind, kv
 from natsctl.model.store import (
     UNGUARDED,
-    Applied,
-    Batch,
     Deleted,
     Guarded,
-    IllegalKey,
-    Listed,
-    Listing,
     Stored,
     WatchEvent,
     WriteGuard,
+    listed,
 )
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.outbox import sending
@@ -293,7 +288,6 @@ class LeaseStore(KvStore):
 
 log = get_logger(__name__)
 
-ATTEMPTS = 5  # watches that a listing tries
 LOGGED_MAX = 3  # illegal keys in a log line
 NAME_MAX = 200  # characters of their names
 
@@ -326,10 +320,18 @@ class BucketStore(KvStore):
 
     async def listing(self) -> list[Message]:
         """Return the newest value of every key, sorted by key."""
-        for _ in range(ATTEMPTS - 1):
-            with suppress(WatchBrokenError):
-                return await self._listing()
-        return await self._listing()
+        illegal: dict[str, None] = {}
+        values = await listed(self.read, illegal)
+        if illegal:
+            names = ", ".join(itertools.islice(illegal, LOGGED_MAX))
+            log.warning(
+                "skipped illegal keys",
+                bucket=self._bucket.name,
+                count=len(illegal),
+                keys=f"{names[:NAME_MAX]}{', …' * (len(illegal) > LOGGED_MAX)}",
+                hint=KEY_RULE,
+            )
+        return [self.dated(values[key]) for key in sorted(values)]
 
     def watch(
         self, shown: Collection[str] | None = None
@@ -345,37 +347,6 @@ class BucketStore(KvStore):
         ns = self._times.get(stored.key)
         created = "" if ns is None else datetime.fromtimestamp(ns / NANOSECONDS, UTC).isoformat()
         return Message(stored.key, stored.revision, stored.value, marker=None, created=created)
-
-    async def _listing(self) -> list[Message]:
-        values: dict[str, Stored] = {}
-        illegal: dict[str, None] = {}
-        async with self.read() as events:
-            async for event in events:
-                match event:
-                    case IllegalKey(key, _, exists):
-                        if exists:
-                            illegal[key] = None
-                    case Applied(stored):
-                        values[stored.key] = stored
-                    case Batch(states):
-                        values.update((stored.key, stored) for stored in states)
-                    case Deleted(key):
-                        values.pop(key, None)
-                    case Listed():
-                        break
-                    case Listing():
-                        values.clear()
-                        illegal.clear()
-        if illegal:
-            names = ", ".join(itertools.islice(illegal, LOGGED_MAX))
-            log.warning(
-                "skipped illegal keys",
-                bucket=self._bucket.name,
-                count=len(illegal),
-                keys=f"{names[:NAME_MAX]}{', …' * (len(illegal) > LOGGED_MAX)}",
-                hint=KEY_RULE,
-            )
-        return [self.dated(values[key]) for key in sorted(values)]
 
 
 async def bucket_names(connection: Connection) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_che
 
 import msgspec
 
-from natsctl.errors import NotStoredError
+from natsctl.errors import NotStoredError, WatchBrokenError
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.managed_fields import ManagedFields
@@ -352,6 +352,54 @@ class Store(Protocol):
 
 OpenStore: TypeAlias = Callable[[Kind[Any]], Awaitable[Store]]
 """Returns the store of a kind, or of a part of it."""
+
+
+LISTINGS = 5  # watches that may break, one after the other, while objects are listed
+
+
+async def listed(
+    watch: Callable[[], AbstractAsyncContextManager[AsyncIterator[WatchEvent]]],
+    illegal: dict[str, None] | None = None,
+) -> dict[str, Stored]:
+    """Return the objects that a new *watch* lists, by key.
+
+    *illegal* gets the names of the values whose names aren't keys. Raises `WatchBrokenError` if
+    `LISTINGS` watches break.
+    """
+    others = {} if illegal is None else illegal
+    for attempt in range(1, LISTINGS + 1):
+        others.clear()
+        try:
+            async with watch() as events:
+                return await _first_listing(events, others)
+        except WatchBrokenError:
+            if attempt == LISTINGS:
+                raise
+    raise AssertionError
+
+
+async def _first_listing(
+    events: AsyncIterator[WatchEvent], illegal: dict[str, None]
+) -> dict[str, Stored]:
+    objects: dict[str, Stored] = {}
+    async for event in events:
+        match event:
+            case Listing():
+                objects.clear()
+                illegal.clear()
+            case Applied(stored):
+                objects[stored.key] = stored
+            case Batch(states):
+                objects.update((stored.key, stored) for stored in states)
+            case Deleted(key):
+                objects.pop(key, None)
+            case IllegalKey(key, exists=True):
+                illegal[key] = None
+            case Listed():
+                break
+            case _:
+                pass
+    return objects
 
 
 @runtime_checkable

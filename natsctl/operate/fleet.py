@@ -273,9 +273,9 @@ class Fleet:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[KvEvent]:
-        """Return the events of all keys or of one, oldest first; the stream keeps them for a day.
+        """Return the events of all keys or of one; the stream keeps them for a day.
 
-        Each repeated event is returned once, with its count.
+        Raises as `events_between` does.
         """
         wanted = controller
         if name is not None and controller is None:
@@ -283,14 +283,8 @@ class Fleet:
                 wanted = await self.controller_with(name)
             except NatsctlError:  # without a daemon, of any controller with such a key
                 wanted = None
-        found = await events_between(
-            self.connection, wanted or "*", name.key if name else ">", since, until
-        )
-        newest = {
-            (one.controller, one.key, one.type, one.reason, one.message, one.first): one
-            for one in found
-        }
-        return sorted(newest.values(), key=lambda event: event.last)
+        of = (wanted or "*", name.key if name else ">")
+        return await events_between(self.connection, *of, since, until)
 
     # ---- actions
 

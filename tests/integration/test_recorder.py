@@ -11,7 +11,15 @@ import pytest
 import natsctl
 from natsctl import EventType, NatsOptions
 from natsctl.errors import NotFoundError, StoreMissingError
-from natsctl.jetstream.events import AGE_S, STREAM, KvEvent, StreamRecorder, events_of
+from natsctl.jetstream.events import (
+    AGE_S,
+    FOUND_MAX,
+    STREAM,
+    KvEvent,
+    StreamRecorder,
+    events_between,
+    events_of,
+)
 from natsctl.telemetry import outbox
 from natsctl.telemetry.outbox import BURST
 from tests.support.clients.nats import Nats
@@ -211,3 +219,19 @@ async def test_events_of_skips_foreign_messages(nats: Nats) -> None:
         recorder.event("other", NORMAL, "Synced", "three")
     recorded = await events_of(connection, "apps", "shop")
     assert [event.message for event in recorded] == ["one", "two"]
+
+
+async def test_of_many_events_only_the_last_are_kept_and_returned(nats: Nats) -> None:
+    async with nats.recorder("apps") as recorder:
+        recorder.event("shop", NORMAL, "Synced", "old")
+        (old,) = await sent(nats, 1)
+    publish = nats.connection.client.publish
+    for number in range(FOUND_MAX + 5):
+        event = msgspec.structs.replace(old, key=f"k{number}", message="new")
+        await publish(f"natsctl.events.apps.{event.key}", msgspec.json.encode(event))
+    await nats.connection.request("natsctl.events.apps.k", b"")  # answered when all are stored
+    found = await events_between(nats.connection, "*", ">")
+    assert [event.key for event in found] == [f"k{number}" for number in range(5, FOUND_MAX + 5)]
+    assert [event.message for event in await events_between(nats.connection, "apps", "shop")] == [
+        "old"
+    ]
