@@ -29,7 +29,7 @@ import msgspec
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
 from natsctl.kubernetes.credentials import Access, Login, proxy_for, resolve_credentials
-from natsctl.kubernetes.discovery import ApiResource, Discovery, KindWire
+from natsctl.kubernetes.discovery import ApiResource, Discovery
 from natsctl.kubernetes.http import HttpPool
 from natsctl.kubernetes.kubeconfig import ClusterEntry, User, find_target, read_file
 from natsctl.kubernetes.options import KubeOptions
@@ -272,15 +272,12 @@ class Kube(Guarded):
             raise UsageError(f"{kind.name} is not kept in Kubernetes")
         incarnation = self._incarnations.setdefault(kind.name, Incarnation(self.transport.server))
         return KubeStore(
-            KindWire(self.transport, self.discovery, kind, self.guard),
-            kind,
-            self.discovery.find_optional if kind.optional else self.discovery.find,
-            incarnation,
+            *(self.transport, self.discovery, kind, incarnation),
+            guard=self.guard,
             timeout_s=self._watch_timeout_s,
         )
 
     def requests(self) -> dict[tuple[str, ...], int]:
-        """Return the number of requests by status (or `<error>`), method and host."""
         host = urlsplit(self.transport.server).netloc
         return {(*answer, host): count for answer, count in self.transport.answers.items()}
 

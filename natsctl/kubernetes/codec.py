@@ -77,7 +77,6 @@ class ObjectDecoder:
         return stored
 
     def stored(self, document: bytes | msgspec.Raw) -> Stored:
-        """Return the object in *document*; raises `StoreError` if it is invalid."""
         try:
             head = _head.decode(document)
             metadata = head.metadata

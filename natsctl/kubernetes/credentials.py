@@ -237,7 +237,6 @@ def _environment_proxy(server: SplitResult) -> str | None:
 
 
 def _in_networks(host: str, networks: list[str]) -> bool:
-    """Return whether the host is an address in one of the networks; skip invalid networks."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         for network in networks:
@@ -283,7 +282,6 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return f"Access({self.server})"
 
     def secrets(self) -> Iterator[str]:
-        """Yield the credential and, if it is basic authentication, the password."""
         yield self.secret
         with suppress(ValueError):
             user, _, password = base64.b64decode(self.secret, validate=True).decode().partition(":")
@@ -328,7 +326,6 @@ class Login:
         return self._access
 
     async def renew(self, rejected: Access) -> Access:
-        """Return an access newer than the *rejected* one; raises the errors of *load*."""
         async with self._lock:
             if self._access is rejected:
                 await self._replace()

@@ -1,20 +1,16 @@
 """Asks the server which kinds it has, and builds the URL paths of a kind's objects."""
 
 import difflib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import lru_cache, partial
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS, InvalidKeyError, StoreError, StoreMissingError
-from natsctl.kubernetes.api_errors import KindMissingError, UnavailableError
-from natsctl.kubernetes.transport import READS, Reply, Transport, Wire
+from natsctl.kubernetes.api_errors import UnavailableError
+from natsctl.kubernetes.transport import Reply, Transport
 from natsctl.model.kept import KeptAnswers
-from natsctl.model.manifests import KubeKind, split
-from natsctl.model.store import UNGUARDED, WriteGuard
+from natsctl.model.manifests import split
 
 _quoted = lru_cache(maxsize=1024)(partial(quote, safe=""))
 
@@ -30,13 +26,11 @@ class ApiResource(msgspec.Struct, frozen=True):
     has_status: bool
 
     def all(self, namespace: str = "") -> str:
-        """Return the path of all objects, or of those in a namespace; paths are percent-encoded."""
         root = "apis" if "/" in self.api_version else "api"
         place = f"/namespaces/{_quoted(namespace)}" if namespace else ""
         return f"/{root}/{self.api_version}{place}/{self.plural}"
 
     def one(self, key: str, subresource: str = "") -> str:
-        """Return the path of the object with this key, or of a subresource such as `status`."""
         namespace, name = self.parts(key)
         path = f"{self.all(namespace)}/{_quoted(name)}"
         return f"{path}/{subresource}" if subresource else path
@@ -66,15 +60,11 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Served(msgspec.Struct, frozen=True):
-    """The resources of a group version, or the versions of a group."""
-
     resources: list[_Resource] | None = None
     versions: list[_Version] | None = None
 
 
 class _Lookup(msgspec.Struct, frozen=True):
-    """The resources of a group version by kind, or the reason why there is no such version."""
-
     resources: dict[str, ApiResource]
     missing: str = ""
 
@@ -148,7 +138,6 @@ class Discovery:
         return _Lookup(resources)
 
     async def _missing_version(self, api_version: str) -> str:
-        """Return why the server doesn't have a group version, and which versions it has."""
         group, _, version = api_version.rpartition("/")
         if not group:
             return f"the server has no {api_version}"
@@ -160,52 +149,6 @@ class Discovery:
         versions = _decoded(reply, path).versions or []
         served = ", ".join(version.group_version for version in versions)
         return f"the server has no {version} of {group}, but {served}"
-
-
-class KindWire:
-    """Sends the requests of one kind; a `Wire`. Every write asks *guard* first.
-
-    If the guard permits only dry runs, the server checks each write, and stores nothing.
-
-    If the server no longer serves the kind's path, discovery looks the kind up again for the next
-    request. So a kind that was defined again with another plural, scope or status is found.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        discovery: Discovery,
-        kind: KubeKind[Any],
-        guard: WriteGuard = UNGUARDED,
-    ) -> None:
-        self._wire = wire
-        self._discovery = discovery
-        self._kind = kind
-        self._guard = guard
-
-    async def call(self, method: str, path: str, **options: Any) -> Reply:
-        if self._guard.dry_run and method not in READS:
-            if method == "DELETE" and options.get("body"):
-                # a deletion has its options in its body; the server then ignores those in the query
-                body = msgspec.json.decode(options["body"], type=dict[str, object])
-                options["body"] = msgspec.json.encode({**body, "dryRun": ["All"]})
-            else:
-                options["query"] = {**(options.get("query") or {}), "dryRun": "All"}
-        call = partial(self._wire.call, method, path, **options)
-        try:
-            return await (call() if method in READS else self._guard.send(self._kind, call))
-        except KindMissingError:
-            self._discovery.forget(self._kind.api_version)
-            raise
-
-    @asynccontextmanager
-    async def stream(self, path: str, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        try:
-            async with self._wire.stream(path, **options) as lines:
-                yield lines
-        except KindMissingError:
-            self._discovery.forget(self._kind.api_version)
-            raise
 
 
 def _missing_text(api_version: str, kind: str, lookup: _Lookup) -> str:

@@ -9,7 +9,7 @@ the responses. It's the parser of Node.js, and it follows the standard strictly.
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from importlib.metadata import version
 from urllib.parse import urlsplit
@@ -38,10 +38,13 @@ class ConnectionFailure(msgspec.Struct, frozen=True):
 
 def explain_failure(error: Exception) -> ConnectionFailure:
     """Return the meaning of an aiohttp or OS error; its text has no address and no secret."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return ConnectionFailure(_certificate_reason(error), sent=False, certificate=True)
     sent = False
     match error:
+        case aiohttp.ClientConnectorCertificateError():
+            found = getattr(error.certificate_error, "verify_message", "") or "it is not trusted"
+            advice = "set tls_ca to the CA that signed it, or set the CA in the kubeconfig"
+            reason = f"its certificate is not accepted ({found}); {advice}"
+            return ConnectionFailure(reason, sent=False, certificate=True)
         case aiohttp.ClientConnectorDNSError():
             reason = "the host name is unknown"
         case aiohttp.ConnectionTimeoutError():
@@ -63,14 +66,6 @@ def explain_failure(error: Exception) -> ConnectionFailure:
     return ConnectionFailure(reason, sent=sent)
 
 
-def _certificate_reason(error: aiohttp.ClientConnectorCertificateError) -> str:
-    message = getattr(error.certificate_error, "verify_message", "") or "it is not trusted"
-    return (
-        f"its certificate is not accepted ({message}); set tls_ca to the CA that signed it, or set "
-        "the CA in the kubeconfig"
-    )
-
-
 def _os_reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
@@ -84,22 +79,64 @@ HEAD_MAX_BYTES = 64 * 1024  # of the status and the headers of a response
 _INTERIM = range(100, 200)  # the statuses that another response follows
 
 
-class HttpResponse:
-    """A response whose body may not have arrived yet. Abort it, or read its body to the end.
+class HttpConnection(asyncio.Protocol):
+    """A connection that *link* has opened, with one request at a time and its response.
+
+    After `send` returns, abort the response, or read its body to the end: then *keep* takes the
+    connection back if it can send another request. Waiting raises `ClientError` or `OSError` if
+    the connection breaks. The parser calls the methods whose names begin with `on_`.
 
     Attributes:
-        status: the HTTP status.
+        status: the HTTP status of the response.
+        idle_since: when the last response ended, by the event loop's clock.
     """
 
-    def __init__(self, connection: "HttpConnection") -> None:
-        self.status = 0
-        self._connection = connection
+    def __init__(self, link: Connection, keep: Callable[["HttpConnection"], None]) -> None:
+        opener, transport = link.protocol, link.transport
+        if opener is None or transport is None:
+            link.close()
+            raise aiohttp.ServerDisconnectedError
+        self.idle_since = 0.0
+        self._link, self._keep = link, keep
+        self._opener: asyncio.BaseProtocol = opener
+        self._transport = transport
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._asked = self._paused = False
+        self._begin()
+        transport.set_protocol(self)
+
+    def _begin(self) -> None:
+        self.status = self._head_bytes = self._received_bytes = 0
+        self._lines: list[tuple[bytes, bytes]] = []
         self._headers: dict[bytes, bytes] = {}
         self._received: list[bytes] = []
-        self._received_bytes = 0
         self._error: Exception | None = None
-        self._ended = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._ended = self._keeps_alive = False
+
+    @property
+    def usable(self) -> bool:
+        return not self._transport.is_closing()
+
+    async def send(self, head: bytes, body: bytes) -> None:
+        """Send a request, and return before the body of its response arrives.
+
+        A call that doesn't return closes the connection.
+        """
+        self._begin()
+        self._asked = True
+        try:
+            transport = self._transport
+            transport.write(head + body[:PIECE_BYTES])
+            for start in range(PIECE_BYTES, len(body), PIECE_BYTES):
+                await asyncio.sleep(0)
+                if not transport.is_closing():  # a server may answer before the request ends
+                    transport.write(body[start : start + PIECE_BYTES])
+            while not self.status:
+                await self._change()
+        except BaseException:
+            self.close()
+            raise
 
     def header(self, name: bytes) -> str:
         """Return a header by its name in small letters; repeated ones are joined by commas."""
@@ -107,9 +144,9 @@ class HttpResponse:
         return value.decode("utf-8", "surrogateescape") if value else ""
 
     async def read(self, limit: int) -> bytes:
-        """Return the body; of a body larger than *limit* bytes, the first part that exceeds them.
+        """Return the body, and end the response.
 
-        This ends the response. Raises `ClientError` or `OSError` if the connection breaks.
+        Of a body larger than *limit* bytes, it's the first part that exceeds them.
         """
         try:
             body = await self.chunk()
@@ -121,58 +158,33 @@ class HttpResponse:
                 size += len(chunk)
             return b"".join(chunks)
         finally:
-            self._connection.release()
+            self._asked = False
+            if self._keeps_alive and self.usable and not self._paused:
+                self._keep(self)
+            else:
+                self.close()
 
     async def chunk(self) -> bytes:
-        """Return the next bytes of the body, or no bytes at its end; raises errors as `read`."""
+        """Return the next bytes of the body, or no bytes at its end."""
         while not (self._received or self._ended):
-            await self.change()
+            await self._change()
         received, self._received = self._received, []
         if self._received_bytes >= BUFFER_BYTES:
-            self._connection.resume()
+            self._paused = False
+            if self.usable:
+                self._transport.resume_reading()
         self._received_bytes = 0
         return received[0] if len(received) == 1 else b"".join(received)
 
+    def close(self) -> None:
+        self._link.close()
+
     def abort(self) -> None:
         """Close the connection at once, without the closing handshake of TLS."""
-        self._connection.abort()
+        self._transport.abort()
+        self._link.close()
 
-    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self.status = status
-        by_name = self._headers = {name.lower(): value for name, value in headers}
-        if len(by_name) < len(headers):
-            for name in by_name:
-                by_name[name] = b", ".join(
-                    field_value for header, field_value in headers if header.lower() == name
-                )
-        self._notify()
-
-    def add(self, data: bytes) -> bool:
-        """Add a part of the body; return whether as much is kept as should be."""
-        self._received.append(data)
-        self._received_bytes += len(data)
-        self._notify()
-        return self._received_bytes >= BUFFER_BYTES
-
-    def end(self) -> None:
-        self._ended = True
-        self._notify()
-
-    def lose(self, error: Exception) -> None:
-        """End a response whose connection was lost; *error* if nothing of it has arrived."""
-        if self._ended:
-            return
-        framed = self.header(b"content-length") or self.header(b"transfer-encoding")
-        if self.status and not framed and isinstance(error, aiohttp.ServerDisconnectedError):
-            self.end()  # the body of such a response ends with its connection
-            return
-        if self.status and not isinstance(error, OSError):
-            error = aiohttp.ClientPayloadError("the connection ended within the response")
-        self._error = error
-        self._notify()
-
-    async def change(self) -> None:
-        """Wait until more has arrived; raises the error that ended the connection."""
+    async def _change(self) -> None:
         if self._error is not None:
             raise self._error
         self._waiter = asyncio.get_running_loop().create_future()
@@ -185,133 +197,74 @@ class HttpResponse:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-
-class HttpConnection(asyncio.Protocol):
-    """A connection that *link* has opened, with one request at a time.
-
-    *release* takes a connection back that can send another request. The parser calls the methods
-    whose names begin with `on_`.
-
-    Attributes:
-        idle_since: when the last response ended, by the event loop's clock.
-    """
-
-    def __init__(self, link: Connection, release: Callable[["HttpConnection"], None]) -> None:
-        opener, transport = link.protocol, link.transport
-        if opener is None or transport is None:
-            link.close()
-            raise aiohttp.ServerDisconnectedError
-        self.idle_since = 0.0
-        self._link = link
-        self._opener: asyncio.BaseProtocol = opener
-        self._transport = transport
-        self._release = release
-        self._parser = httptools.HttpResponseParser(self)
-        self._response: HttpResponse | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._complete = self._keeps_alive = self._paused = False
-        self._head_bytes = 0
-        transport.set_protocol(self)
-
-    @property
-    def usable(self) -> bool:
-        return not self._transport.is_closing()
-
-    async def send(self, head: bytes, body: bytes) -> HttpResponse:
-        """Send a request, and return the response before its body arrives.
-
-        Raises `ClientError` or `OSError` if there's no response. A call that doesn't return
-        closes the connection.
-        """
-        response = self._response = HttpResponse(self)
-        self._complete, self._head_bytes, self._headers = False, 0, []
-        try:
-            transport = self._transport
-            transport.write(head + body[:PIECE_BYTES])
-            for start in range(PIECE_BYTES, len(body), PIECE_BYTES):
-                await asyncio.sleep(0)
-                if not transport.is_closing():  # a server may answer before the request ends
-                    transport.write(body[start : start + PIECE_BYTES])
-            while not response.status:
-                await response.change()
-        except BaseException:
-            self.close()
-            raise
-        return response
-
-    def release(self) -> None:
-        self._response = None
-        if self._complete and self._keeps_alive and self.usable and not self._paused:
-            self._release(self)
-        else:
-            self.close()
-
-    def close(self) -> None:
-        self._link.close()
-
-    def abort(self) -> None:
-        """Close the connection at once, without the closing handshake of TLS."""
-        self._transport.abort()
-        self._link.close()
-
-    def resume(self) -> None:
-        """Read on, after the response has kept as much as it should."""
-        self._paused = False
-        if self.usable:
-            self._transport.resume_reading()
-
     def data_received(self, data: bytes) -> None:
         """Parse what the server sends; close the connection if nothing was asked or it is wrong."""
-        response = self._response
-        if response is None or self._complete:
+        if not self._asked or self._ended:
             self.close()
             return
         try:
             self._parser.feed_data(data)
-            if not response.status:
-                self._check_head(len(data))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            invalid = aiohttp.ClientError(str(error))
-            invalid.__cause__ = error
-            response.lose(invalid)
-            self.close()
+            self._refuse(error)
+        if not self.status:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_MAX_BYTES:
+                self._refuse(httptools.HttpParserError(f"headers above {HEAD_MAX_BYTES} bytes"))
+
+    def _refuse(self, reason: Exception) -> None:
+        error = aiohttp.ClientError(str(reason))
+        error.__cause__ = reason
+        self._lose(error)
+        self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._opener.connection_lost(exc)
-        if self._response is not None:
-            error: Exception = aiohttp.ServerDisconnectedError()
-            if isinstance(exc, OSError):
-                error = aiohttp.ClientOSError(*exc.args)
-            error.__cause__ = exc
-            self._response.lose(error)
+        error: Exception = aiohttp.ServerDisconnectedError()
+        if isinstance(exc, OSError):
+            error = aiohttp.ClientOSError(*exc.args)
+        error.__cause__ = exc
+        self._lose(error)
         self.close()
 
+    def _lose(self, error: Exception) -> None:
+        """End a response whose connection was lost; *error* if nothing of it has arrived."""
+        framed = self.header(b"content-length") or self.header(b"transfer-encoding")
+        if self.status and not framed and isinstance(error, aiohttp.ServerDisconnectedError):
+            self._ended = True  # the body of such a response ends with its connection
+        elif self.status and not isinstance(error, OSError):
+            error = aiohttp.ClientPayloadError("the connection ended within the response")
+        if not self._ended:
+            self._error = error
+        self._notify()
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        self._lines.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if self._response is None or self._complete:
+        if not self._asked or self._ended:
             raise httptools.HttpParserError("a response to no request")
-        status, headers = self._parser.get_status_code(), self._headers
-        self._headers = []
+        status, lines = self._parser.get_status_code(), self._lines
+        self._lines = []
         if status not in _INTERIM:
-            self._response.start(status, headers)
+            self.status, self._headers = status, dict(lines)
+            if len(self._headers) < len(lines):
+                for name in self._headers:
+                    values = (value for header, value in lines if header == name)
+                    self._headers[name] = b", ".join(values)
+            self._notify()
 
     def on_body(self, body: bytes) -> None:
-        if self._response is not None and self._response.add(body) and not self._paused:
+        self._received.append(body)
+        self._received_bytes += len(body)
+        if self._received_bytes >= BUFFER_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
+        self._notify()
 
     def on_message_complete(self) -> None:
-        if self._response is not None and self._response.status:
-            self._complete = True
-            self._keeps_alive = self._parser.should_keep_alive()
-            self._response.end()
-
-    def _check_head(self, received_bytes: int) -> None:
-        self._head_bytes += received_bytes
-        if self._head_bytes > HEAD_MAX_BYTES:
-            raise httptools.HttpParserError(f"headers above {HEAD_MAX_BYTES} bytes")
+        if self.status:
+            self._keeps_alive, self._ended = self._parser.should_keep_alive(), True
+            self._notify()
 
 
 IDLE_S = 60.0  # pools use it as `idle_s`
@@ -360,8 +313,8 @@ class HttpPool:
 
     async def send(
         self, access: Access, method: str, target: str, headers: Headers, body: bytes | None
-    ) -> HttpResponse:
-        """Send a request and return the response before its body arrives. Nothing is repeated.
+    ) -> HttpConnection:
+        """Send a request and return before the body of its response arrives. Nothing is repeated.
 
         *target* is the percent-encoded path and query. Raises `ClientError` or `OSError` if there
         is no response.
@@ -376,7 +329,8 @@ class HttpPool:
         start, own_headers = f"{method} {target} HTTP/1.1\r\n".encode(), _encoded(headers)
         connection = self._unused() or await self._connect(destination)
         head = b"%s%s%s%s\r\n" % (start, destination.lines, own_headers, length)
-        return await connection.send(head, body or b"")
+        await connection.send(head, body or b"")
+        return connection
 
     def _change_destination(self, access: Access) -> _Destination:
         before, destination = self._destination, _destination(access, self._destination)
@@ -444,7 +398,6 @@ def _destination(access: Access, before: _Destination | None) -> _Destination:
 
 @lru_cache(maxsize=64)
 def _encoded(headers: Headers) -> bytes:
-    """Return the lines of headers that hold no secrets; most requests have the same ones."""
     return _lines(headers)
 
 

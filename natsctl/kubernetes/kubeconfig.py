@@ -259,8 +259,6 @@ def _absolute(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _similar(contexts: Iterable[str], name: str) -> str:
-    """Return the names of the contexts, the most similar to *name* first."""
-
     def dissimilarity(candidate: str) -> tuple[float, str]:
         return -difflib.SequenceMatcher(None, name, candidate).ratio(), candidate
 

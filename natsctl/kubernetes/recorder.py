@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.api_errors import RBAC
-from natsctl.kubernetes.transport import MERGE_PATCH, Wire
+from natsctl.kubernetes.transport import MERGE_PATCH, Transport
 from natsctl.model.manifests import Reference
 from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
@@ -56,7 +56,6 @@ class KubeEvent(msgspec.Struct, frozen=True, gc=False):
         return self
 
     def again(self, event: "KubeEvent") -> "KubeEvent":
-        """Return an earlier *event* after this one has repeated it."""
         return replace(event, count=event.count + 1, last=self.last)
 
 
@@ -68,7 +67,7 @@ class KubeRecorder:
 
     def __init__(
         self,
-        wire: Wire,
+        transport: Transport,
         controller: str,
         guard: WriteGuard = UNGUARDED,
         pace: SendingPace | None = None,
@@ -77,7 +76,7 @@ class KubeRecorder:
         self.outbox = Outbox(
             self._send, repeat_s=SERIES_S, pace=pace, gather_s=GATHER_S, quiet_s=QUIET_S
         )
-        self._wire = wire
+        self._transport = transport
         self._guard = guard
         name = re.sub(r"[^A-Za-z0-9_.-]", "-", controller)[:CONTROLLER_MAX].strip("_.-")
         self._controller = f"natsctl/{name or 'controller'}"
@@ -114,7 +113,6 @@ class KubeRecorder:
             )
 
     async def _send(self, event: KubeEvent) -> KubeEvent:
-        """Create the Event, or update its series; it may have been created or deleted since."""
         path = f"/apis/events.k8s.io/v1/namespaces/{event.namespace}/events"
         try:
             if not event.sent:
@@ -144,11 +142,11 @@ class KubeRecorder:
             "type": event.type.value,
             **_series(event),
         }
-        await self._wire.call("POST", path, body=msgspec.json.encode(body))
+        await self._transport.call("POST", path, body=msgspec.json.encode(body))
 
     async def _update_series(self, path: str, event: KubeEvent) -> None:
         try:
-            await self._wire.call(
+            await self._transport.call(
                 "PATCH",
                 f"{path}/{event.name}",
                 body=msgspec.json.encode(_series(event)),
@@ -175,7 +173,6 @@ def _event_name(object_name: str) -> str:
 
 
 def _shortened(message: str) -> str:
-    """Return the beginning of the text that fits into an Event's note."""
     data = message.encode()
     if len(data) <= NOTE_MAX_BYTES:
         return message

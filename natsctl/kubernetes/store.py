@@ -1,8 +1,11 @@
 """The store of one Kubernetes kind: every write names the revision or the object it changes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from natsctl.errors import (
     ConflictError,
@@ -14,15 +17,16 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
+from natsctl.kubernetes.api_errors import KindMissingError
 from natsctl.kubernetes.codec import PARTIAL, ObjectDecoder, read_managed_fields, takeover
-from natsctl.kubernetes.discovery import ApiResource
-from natsctl.kubernetes.transport import MERGE_PATCH, Wire
+from natsctl.kubernetes.discovery import ApiResource, Discovery
+from natsctl.kubernetes.transport import MERGE_PATCH, READS, Reply, Transport
 from natsctl.kubernetes.watch import TIMEOUT_S, Incarnation, KubeWatch
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.managed_fields import ManagedFields, same_family
 from natsctl.model.manifests import KubeKind, joined
-from natsctl.model.store import Deleted, Stored, WatchEvent
+from natsctl.model.store import UNGUARDED, Deleted, Stored, WatchEvent, WriteGuard
 
 MANAGER = "natsctl"  # the field manager of statuses, creates and updates
 DELETE_ATTEMPTS = 5  # attempts while other clients write the object
@@ -36,8 +40,9 @@ _NOT_APPLIED = ("resourceVersion", "uid", "managedFields")
 class KubeStore:
     """The `ManifestStore` of one Kubernetes kind. `Kube.open` makes it.
 
-    The constructor sends no request. Every call looks the kind up with *find*, so a kind that was
-    defined since is found.
+    Every call asks *discovery* for the kind, so a kind that was defined since, or defined again
+    with another plural, scope or status, is found. Every write asks *guard* first; if that permits
+    only dry runs, the server checks each write, and stores nothing.
 
     A creation by an apply takes one request, whose patch has a revision that no object has. If the
     object doesn't exist, the server creates it and assigns a revision. If it does, that's a
@@ -49,24 +54,28 @@ class KubeStore:
 
     def __init__(
         self,
-        wire: Wire,
+        transport: Transport,
+        discovery: Discovery,
         kind: KubeKind[Any],
-        find: Callable[[str, str], Awaitable[ApiResource]],
         incarnation: Incarnation,
         *,
+        guard: WriteGuard = UNGUARDED,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.kind: KubeKind[Any] = kind
-        self._wire = wire
-        self._find = find
+        self._transport = transport
+        self._discovery = discovery
+        self._guard = guard
         self._decoder = ObjectDecoder(kind)
         self._creates_with_revision = True  # until the server rejects it for this kind
         self._watch = KubeWatch(
-            wire, kind, self._decoder, self._watch_path, incarnation, timeout_s=timeout_s
+            *(transport, kind, self._decoder, incarnation),
+            path=self._watch_path,
+            forget=self._forget,
+            timeout_s=timeout_s,
         )
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`. The server keeps no trace of a deleted object."""
         return await self._read(await self._path(key))
 
     async def create(self, key: str, value: bytes) -> Stored:
@@ -116,7 +125,6 @@ class KubeStore:
         raise AssertionError
 
     async def history(self, key: str) -> list[Stored | Deleted]:
-        """See `Store.history`; a cluster keeps only the newest state."""
         try:
             return [await self.get(key)]
         except NotFoundError:
@@ -172,7 +180,8 @@ class KubeStore:
     # ---- places
 
     async def _resource(self) -> ApiResource:
-        resource = await self._find(self.kind.api_version, self.kind.kind)
+        find = self._discovery.find_optional if self.kind.optional else self._discovery.find
+        resource = await find(self.kind.api_version, self.kind.kind)
         if self.kind.namespace is not None and not resource.namespaced:
             raise UsageError(
                 f"{self.kind.name} is cluster-scoped: declare it without namespace "
@@ -200,7 +209,6 @@ class KubeStore:
         return key
 
     def _document(self, resource: ApiResource, key: str, value: bytes, **metadata: str) -> Document:
-        """Return *value* as a document with the type, the name and the namespace of this key."""
         document = documents.parse(value)
         namespace, name = resource.parts(self._checked(key))
         kept = dict(documents.metadata_of(document))
@@ -214,15 +222,32 @@ class KubeStore:
             "metadata": {**kept, "name": name, **place, **metadata},
         }
 
+    def _forget(self) -> None:
+        self._discovery.forget(self.kind.api_version)
+
     # ---- requests
 
+    async def _call(self, method: str, path: str, **options: Any) -> Reply:
+        if self._guard.dry_run and method not in READS:
+            if method == "DELETE":
+                # a deletion has its options in its body; the server then ignores those in the query
+                body = msgspec.json.decode(options["body"], type=dict[str, object])
+                options["body"] = msgspec.json.encode({**body, "dryRun": ["All"]})
+            else:
+                options["query"] = {**options["query"], "dryRun": "All"}
+        call = partial(self._transport.call, method, path, **options)
+        try:
+            return await (call() if method in READS else self._guard.send(self.kind, call))
+        except KindMissingError:
+            self._forget()
+            raise
+
     async def _read(self, path: str) -> Stored:
-        reply = await self._wire.call("GET", path, accept=self._decoder.accept)
+        reply = await self._call("GET", path, accept=self._decoder.accept)
         return self._decoder.stored(reply.body)
 
     async def _read_metadata(self, path: str) -> bytes:
-        """Return the metadata of the object at *path*, including `managedFields`, as JSON."""
-        return (await self._wire.call("GET", path, accept=PARTIAL.format(""))).body
+        return (await self._call("GET", path, accept=PARTIAL.format(""))).body
 
     async def _existing(self, path: str) -> Stored | None:
         try:
@@ -250,8 +275,7 @@ class KubeStore:
         safe: bool = False,
         **query: str,
     ) -> bytes:
-        """Send *document* and return the response body; *safe* permits retries."""
-        reply = await self._wire.call(
+        reply = await self._call(
             method,
             path,
             query={"fieldManager": manager, **query},
@@ -263,7 +287,6 @@ class KubeStore:
         return reply.body
 
     async def _write(self, method: str, path: str, object_path: str, document: Document) -> Stored:
-        """Send the document to *path*; read a lost response back from *object_path*."""
         try:
             return self._decoder.sent(await self._send(method, path, document, MANAGER))
         except StoreTimeoutError as unknown:
@@ -278,7 +301,7 @@ class KubeStore:
             "propagationPolicy": self.kind.propagation,
         }
         try:
-            reply = await self._wire.call("DELETE", path, body=documents.render(options))
+            reply = await self._call("DELETE", path, body=documents.render(options))
         except NotFoundError as error:
             raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from error
         except StoreTimeoutError:
@@ -310,7 +333,6 @@ class KubeStore:
         return self._decoder.sent(await self._patch(path, document, manager))
 
     async def _change(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
-        """Apply to the object with the document's uid, and to no other object."""
         try:
             return await self._update(path, document, manager, force=force)
         except InvalidObjectError as invalid:
@@ -347,7 +369,6 @@ class KubeStore:
         force: bool = False,
         safe: bool = False,
     ) -> bytes:
-        """Send the apply and return the response body, which includes `managedFields`."""
         query = {"force": "true"} if force else {}
         return await self._send("PATCH", path, document, manager, APPLY_PATCH, safe=safe, **query)
 

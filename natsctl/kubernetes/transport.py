@@ -7,7 +7,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import (
-    AbstractAsyncContextManager,
     aclosing,
     asynccontextmanager,
     nullcontext,
@@ -15,7 +14,7 @@ from contextlib import (
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import monotonic
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -38,7 +37,7 @@ from natsctl.kubernetes.api_errors import (
     request_span,
 )
 from natsctl.kubernetes.credentials import Access, Login
-from natsctl.kubernetes.http import HttpPool, HttpResponse, explain_failure
+from natsctl.kubernetes.http import HttpConnection, HttpPool, explain_failure
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.histogram import Histogram
 from natsctl.telemetry.logger import Repeats, get_logger
@@ -75,34 +74,8 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     date: str = ""
 
 
-class Wire(Protocol):
-    """A `Transport`, or one that adds something to each request."""
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        safe: bool | None = None,
-        timeout_s: float | None = None,
-    ) -> Reply: ...
-
-    def stream(
-        self,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        accept: str = "application/json",
-        silence_s: float,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
-
-
 async def read_lines(
-    response: HttpResponse, request: RequestInfo, *, silence_s: float, line_max_bytes: int
+    response: HttpConnection, request: RequestInfo, *, silence_s: float, line_max_bytes: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a response until the server ends it, without empty ones.
 
@@ -148,8 +121,6 @@ def warning_texts(header: str) -> list[str]:
 
 
 class _Request(msgspec.Struct, frozen=True, gc=False):
-    """A request, which is sent once or several times."""
-
     method: str
     path: str
     query: Mapping[str, str] | None
@@ -164,8 +135,6 @@ class _Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """A failed attempt."""
-
     error: StoreError
     retry: bool = False
     retry_after_s: float | None = None  # from the Retry-After header
@@ -173,7 +142,7 @@ class _Failure(msgspec.Struct, frozen=True):
     status: int | None = None  # the HTTP status, if there is a response
 
 
-Outcome: TypeAlias = Reply | HttpResponse | _Failure
+Outcome: TypeAlias = Reply | HttpConnection | _Failure
 """What one attempt brought; a stream's is a response whose body arrives later."""
 
 
@@ -266,7 +235,7 @@ class Transport:
         request = _Request("GET", path, query, (("Accept", accept),), None, safe=True, streams=True)
         try:
             async with asyncio.timeout(silence_s):
-                response = cast("HttpResponse", await self._send_until_answered(request, 0.0))
+                response = cast("HttpConnection", await self._send_until_answered(request, 0.0))
         except TimeoutError as error:
             raise WatchBrokenError(
                 f"cannot {request.info}: {self.server} does not answer within {silence_s:g} s"
@@ -285,8 +254,7 @@ class Transport:
 
     async def _send_until_answered(
         self, request: _Request, deadline: float
-    ) -> Reply | HttpResponse:
-        """Retry until the request succeeds, fails permanently, or has no time left."""
+    ) -> Reply | HttpConnection:
         renewed, maybe_done, attempt = False, False, 1
         while True:
             access = await self._login.current()
@@ -296,7 +264,11 @@ class Transport:
                 return outcome
             if outcome.renew_access and not renewed:
                 renewed = True
-                await self._renew(access, outcome)
+                try:
+                    await self._login.renew(access)
+                except NatsctlError as error:
+                    reason = f"{outcome.error}; the credentials cannot be renewed: {error}"
+                    raise PermissionDeniedError(reason) from error
                 continue
             timed_out = isinstance(outcome.error, StoreTimeoutError)
             maybe_done, known = maybe_done or timed_out, request.method in READS or timed_out
@@ -314,15 +286,6 @@ class Transport:
             await asyncio.sleep(pause_s)
             attempt += 1
 
-    async def _renew(self, access: Access, failure: _Failure) -> None:
-        """Replace the credentials; if that fails, raise the server's error with the reason."""
-        try:
-            await self._login.renew(access)
-        except NatsctlError as error:
-            raise PermissionDeniedError(
-                f"{failure.error}; the credentials cannot be renewed: {error}"
-            ) from error
-
     async def _attempt(self, request: _Request, access: Access) -> Outcome:
         if not records_spans():
             return await self._send(request, access)
@@ -336,21 +299,16 @@ class Transport:
             return outcome
 
     async def _send(self, request: _Request, access: Access) -> Outcome:
-        """Return the response, of a stream before its body arrives."""
         query = _encoded(tuple(request.query.items())) if request.query else ""
-        began, limit = monotonic(), self._options.answer_max_bytes
+        target = f"{request.path}?{query}" if query else request.path
+        headers = request.headers + trace_headers()
+        began, limit, method = monotonic(), self._options.answer_max_bytes, request.method
         try:
             try:
-                response = await self._pool.send(
-                    access,
-                    request.method,
-                    f"{request.path}?{query}" if query else request.path,
-                    request.headers + trace_headers(),
-                    request.body,
-                )
+                response = await self._pool.send(access, method, target, headers, request.body)
             finally:  # also if there was no response in time
-                self.times[request.method].observe(monotonic() - began)
-            self.answers[str(response.status), request.method] += 1
+                self.times[method].observe(monotonic() - began)
+            self.answers[str(response.status), method] += 1
             for text in warning_texts(response.header(b"warning")):
                 if self._warned.due(text):
                     log.warning("server sent a warning", warning=text)
@@ -358,27 +316,25 @@ class Transport:
                 return await _error_response(request, access, response)
             if request.streams:
                 return response
+            status, date = response.status, response.header(b"date")
             body = await response.read(limit)
             if len(body) <= limit:
-                return Reply(response.status, body, response.header(b"date"))
+                return Reply(status, body, date)
             larger = f"cannot {request.info}: the response is larger than {limit} bytes"
             return _Failure(TooLargeError(f"{larger}; request less at a time"))
         except (aiohttp.ClientError, OSError) as error:
-            return self._no_response(request, error)
-
-    def _no_response(self, request: _Request, error: Exception) -> _Failure:
-        self.answers[NO_RESPONSE, request.method] += 1
-        failure = explain_failure(error)
-        reason = f"{self.server} is not reached: {failure.reason}"
-        if failure.sent:
-            reason = f"the connection to {self.server} broke: {failure.reason}"
-        text = f"cannot {request.info}: {reason}"
-        store_error = WatchBrokenError(text) if request.streams else StoreError(text)
-        if failure.sent and not request.streams:
-            store_error = _unknown_outcome(request, reason)
-        store_error.__cause__ = error
-        retry = not failure.certificate and (request.safe or not failure.sent)
-        return _Failure(store_error, retry=retry, renew_access=failure.certificate)
+            self.answers[NO_RESPONSE, method] += 1
+            failure = explain_failure(error)
+            reason = f"{self.server} is not reached: {failure.reason}"
+            if failure.sent:
+                reason = f"the connection to {self.server} broke: {failure.reason}"
+            text = f"cannot {request.info}: {reason}"
+            store_error = WatchBrokenError(text) if request.streams else StoreError(text)
+            if failure.sent and not request.streams:
+                store_error = _unknown_outcome(request, reason)
+            store_error.__cause__ = error
+            retry = not failure.certificate and (request.safe or not failure.sent)
+            return _Failure(store_error, retry=retry, renew_access=failure.certificate)
 
 
 @lru_cache(maxsize=256)
@@ -387,20 +343,20 @@ def _encoded(query: tuple[tuple[str, str], ...]) -> str:
     return urlencode(query)
 
 
-async def _error_response(request: _Request, access: Access, response: HttpResponse) -> _Failure:
+async def _error_response(request: _Request, access: Access, response: HttpConnection) -> _Failure:
+    status, retry_after = response.status, response.header(b"retry-after")
     body = await response.read(ERROR_BODY_MAX_BYTES)
     if access.secret:
         body = body.replace(access.secret.encode(), b"***")
-    error = error_for(read_status(response.status, body), request.info)
-    not_processed = response.status == HTTPStatus.TOO_MANY_REQUESTS
-    transient = response.status in _TRANSIENT and not isinstance(error, _PERMANENT)
-    retry_after = response.header(b"retry-after")
+    error = error_for(read_status(status, body), request.info)
+    not_processed = status == HTTPStatus.TOO_MANY_REQUESTS
+    transient = status in _TRANSIENT and not isinstance(error, _PERMANENT)
     return _Failure(
         error,
         retry=transient and (request.safe or not_processed),
         retry_after_s=float(retry_after) if retry_after.isdecimal() else None,
-        renew_access=response.status == HTTPStatus.UNAUTHORIZED,
-        status=response.status,
+        renew_access=status == HTTPStatus.UNAUTHORIZED,
+        status=status,
     )
 
 

@@ -24,9 +24,15 @@ from natsctl.errors import (
     StoreMissingError,
     WatchBrokenError,
 )
-from natsctl.kubernetes.api_errors import ExpiredError, RequestInfo, error_for, read_status
+from natsctl.kubernetes.api_errors import (
+    ExpiredError,
+    KindMissingError,
+    RequestInfo,
+    error_for,
+    read_status,
+)
 from natsctl.kubernetes.codec import ObjectDecoder, revision_of
-from natsctl.kubernetes.transport import Wire
+from natsctl.kubernetes.transport import Transport
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
 from natsctl.telemetry.logger import get_logger
@@ -120,22 +126,24 @@ class _Position(msgspec.Struct):
 class KubeWatch:
     """Watches the objects of one kind that its namespace, its labels and its name select.
 
-    *path* returns the path of the objects. Each request ends after a random part of *timeout_s*,
-    and is replaced if no byte arrives for that long. A list shows one revision, and every write
-    made before it began.
+    *path* returns the path of the objects; *forget* is called if the server no longer serves it.
+    Each request ends after a random part of *timeout_s*, and is replaced if no byte arrives for
+    that long. A list shows one revision, and every write made before it began.
     """
 
     def __init__(
         self,
-        wire: Wire,
+        transport: Transport,
         kind: KubeKind[Any],
         decoder: ObjectDecoder,
-        path: Callable[[], Awaitable[str]],
         incarnation: Incarnation,
         *,
+        path: Callable[[], Awaitable[str]],
+        forget: Callable[[], None] = lambda: None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._wire = wire
+        self._transport = transport
+        self._forget = forget
         self._name = kind.name
         self._path = path
         self._decoder = decoder
@@ -162,10 +170,14 @@ class KubeWatch:
 
     async def _events(self, path: str) -> Events:
         at = _Position()
-        for phase in (self._list(path, at), self._follow(path, at)):
-            async with aclosing(phase) as events:
-                async for event in events:
-                    yield event
+        try:
+            for phase in (self._list(path, at), self._follow(path, at)):
+                async with aclosing(phase) as events:
+                    async for event in events:
+                        yield event
+        except KindMissingError:
+            self._forget()
+            raise
 
     async def _list(self, path: str, at: _Position) -> Events:
         """Yield the existing objects; list within a watch if the server supports that.
@@ -193,7 +205,6 @@ class KubeWatch:
                 yield event
 
     async def _follow(self, path: str, at: _Position) -> Events:
-        """Yield the changes after the list; resume when a request ends or breaks."""
         clock = asyncio.get_running_loop().time
         tries = 1 if at.requests else 0
         while True:
@@ -231,7 +242,7 @@ class KubeWatch:
             **self._selection,
             **({"resourceVersion": str(at.revision)} if at.revision else _EVERYTHING),
         }
-        async with self._wire.stream(
+        async with self._transport.stream(
             path, query=query, accept=self._decoder.accept, silence_s=timeout_s + GRACE_S
         ) as lines:
             async for line in lines:
@@ -295,8 +306,7 @@ class KubeWatch:
     async def _page(
         self, path: str, query: dict[str, str], timeout_s: float, *, revision: int = 0
     ) -> _Page:
-        """Return a page; raises `ExpiredError` if it has another *revision* than the first one."""
-        reply = await self._wire.call(
+        reply = await self._transport.call(
             "GET", path, query=query, accept=self._decoder.accept_list, timeout_s=timeout_s
         )
         try:
@@ -323,7 +333,7 @@ class KubeWatch:
 
     async def _streams_lists(self) -> bool:
         try:
-            reply = await self._wire.call("GET", "/version")
+            reply = await self._transport.call("GET", "/version")
             version = msgspec.json.decode(reply.body, type=_Version)
         except (StoreError, *DECODE_ERRORS):
             return False  # every server can list in pages

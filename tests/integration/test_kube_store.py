@@ -71,8 +71,8 @@ def wire(stores: Kube) -> WatchedWire:
 
 def opened(stores: Kube, wire: Any, kind: KubeKind[Any] | None = None) -> KubeStore:
     """Return a store that sends its requests through *wire*."""
-    find = stores.discovery.find
-    return KubeStore(wire, kind or kube("v1", "ConfigMap"), find, Incarnation("here"))
+    kind = kind or kube("v1", "ConfigMap")
+    return KubeStore(wire, stores.discovery, kind, Incarnation("here"))
 
 
 class TestKeys:

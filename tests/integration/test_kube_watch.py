@@ -77,7 +77,7 @@ class TestListing:
     ) -> None:
         wire = WatchedWire(stores.transport)
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
-        store = KubeStore(wire, kind, stores.discovery.find, Incarnation("here"))
+        store = KubeStore(wire, stores.discovery, kind, Incarnation("here"))
         expected = await put_all(store, (f"{kube_namespace}/c{n}" for n in range(1200)))
         async with store.watch() as events:
             begin, *middle, _ = await listing(events)
@@ -149,7 +149,7 @@ class TestEnding:
     ) -> None:
         wire = WatchedWire(stores.transport)
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
-        store = KubeStore(wire, kind, stores.discovery.find, Incarnation("here"), timeout_s=1.0)
+        store = KubeStore(wire, stores.discovery, kind, Incarnation("here"), timeout_s=1.0)
         received: list[WatchEvent] = []
         written: list[Stored] = []
 
@@ -220,9 +220,8 @@ class TestFaults:
             through(kube_server, proxy) as proxied,
         ):
             wire = WatchedWire(proxied.transport)
-            find = proxied.discovery.find
             informer = Informer(
-                KubeStore(wire, kind, find, Incarnation("there"), timeout_s=2.0), kind
+                KubeStore(wire, proxied.discovery, kind, Incarnation("there"), timeout_s=2.0), kind
             )
             async with informed(informer):
                 await put(store, f"{kube_namespace}/a")
@@ -266,7 +265,7 @@ class TestFaults:
         ):
             wire = WatchedWire(proxied.transport)
             informer = Informer(
-                KubeStore(wire, kind, proxied.discovery.find, Incarnation("there")), kind
+                KubeStore(wire, proxied.discovery, kind, Incarnation("there")), kind
             )
             store = await stores.open(kind)
             await put_all(store, (f"{namespace}/c{n}" for n in range(20)))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from natsctl import (
@@ -20,8 +21,10 @@ from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import Leadership, TermGuard
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import NotLeadingError
-from natsctl.kubernetes.discovery import KindWire
-from natsctl.kubernetes.transport import Reply
+from natsctl.kubernetes.discovery import Discovery
+from natsctl.kubernetes.store import KubeStore
+from natsctl.kubernetes.transport import Reply, Transport
+from natsctl.kubernetes.watch import Incarnation
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
@@ -201,16 +204,25 @@ async def test_a_waiting_write_is_not_sent_after_its_term() -> None:
 async def test_a_waiting_kubernetes_request_is_not_sent_after_its_term() -> None:
     sent: list[str] = []
 
-    class Busy:
+    class Busy(Transport):
+        def __init__(self) -> None:
+            pass
+
         async def call(self, method: str, path: str, **_options: Any) -> Reply:
+            if path == "/api/v1":
+                kind = {"name": "configmaps", "kind": "ConfigMap", "namespaced": True}
+                return Reply(200, msgspec.json.encode({"resources": [kind]}))
             await asyncio.sleep(5)  # waits for other requests or for a retry
             sent.append(method)
-            return Reply(200, b"{}")
+            metadata = {"name": "a", "namespace": "default", "resourceVersion": "1"}
+            return Reply(200, msgspec.json.encode({"metadata": metadata}))
 
     leadership = Leadership("sites", asyncio.get_running_loop().time)
     leadership.begin(1, until=4)
-    wire = KindWire(Busy(), None, CONFIGS, TermGuard(leadership))  # type: ignore[arg-type]  # no kind is missing
-    requests = [asyncio.create_task(wire.call(method, "/")) for method in ("GET", "PATCH")]
+    guard, server = TermGuard(leadership), Busy()
+    store = KubeStore(server, Discovery(server), CONFIGS, Incarnation("here"), guard=guard)
+    calls = (store.get("default/a"), store.patch_status("default/a", {}))
+    requests = [asyncio.create_task(call) for call in calls]
     await asyncio.wait(requests)
     assert [request.cancelled() for request in requests] == [False, True]
     assert sent == ["GET"]

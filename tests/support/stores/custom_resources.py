@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from natsctl import KubeOptions, connect_kube
 from natsctl.errors import ConflictError, StoreMissingError, StoreTimeoutError
 from natsctl.kubernetes.cluster import Kube
-from natsctl.kubernetes.transport import Reply, Transport, Wire
+from natsctl.kubernetes.transport import Reply, Transport
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 
@@ -27,10 +27,10 @@ async def cluster(
         yield kube
 
 
-class WatchedWire:
+class WatchedWire(Transport):
     """A wire that records its requests and can drop responses."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Transport) -> None:
         self.requests: list[tuple[str, str]] = []
         self.pages = 0
         self.listings = 0  # paged lists, and watches that begin with a list
@@ -51,12 +51,14 @@ class WatchedWire:
             raise StoreTimeoutError("the response was lost")
         return reply
 
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self, path: str, *, query: Mapping[str, str], **options: Any
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         self.streams += 1
         self.listings += "sendInitialEvents" in query
-        return self._wire.stream(path, query=query, **options)
+        async with self._wire.stream(path, query=query, **options) as lines:
+            yield lines
 
 
 async def define(

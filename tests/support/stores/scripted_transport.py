@@ -1,4 +1,4 @@
-"""A `Wire` that replays the responses and the watch lines that a test prepares."""
+"""A `Transport` that replays the responses and the watch lines that a test prepares."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from natsctl.errors import StoreError
-from natsctl.kubernetes.transport import Reply
+from natsctl.kubernetes.transport import Reply, Transport
 
 OLD, NEW = "20", "32+"  # minor versions, without and with lists within watches
 
@@ -22,7 +22,7 @@ class Request(NamedTuple):
     query: dict[str, str]
 
 
-class ScriptedWire:
+class ScriptedWire(Transport):
     """A wire that returns the next of `replies` for a call and of `streams` for a stream.
 
     An exception among them is raised. A stream ends after its last line, unless that line is
@@ -49,7 +49,7 @@ class ScriptedWire:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        **_how: object,
+        **_how: Any,
     ) -> Reply:
         if path == "/version":
             return _reply({"major": "1", "minor": self._minor})

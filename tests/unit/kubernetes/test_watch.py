@@ -46,7 +46,8 @@ def watch_of(
     kind: KubeKind[object] = THINGS,  # type: ignore[assignment]
     incarnation: Incarnation | None = None,
 ) -> KubeWatch:
-    return KubeWatch(wire, kind, ObjectDecoder(kind), path, incarnation or Incarnation(SERVER))
+    known = incarnation or Incarnation(SERVER)
+    return KubeWatch(wire, kind, ObjectDecoder(kind), known, path=path)
 
 
 async def take(events: AsyncIterator[WatchEvent], count: int) -> list[str]:
