@@ -102,7 +102,6 @@ class Actions:
         }
 
     async def act(self, name: str, body: bytes) -> ActionReport:
-        """Carry out an action, and record it unless it only reads."""
         action = self._actions.get(name)
         if action is None:
             raise NotFoundError(f"the console has no action {name}")
@@ -144,7 +143,6 @@ class Actions:
         return _reported(await self._fleet.resume(names, request.controller))
 
     async def _names(self, request: Request) -> list[Name]:
-        """Return the objects that are meant; raises `UsageError` if they are in a cluster."""
         if not request.keys:
             raise UsageError("name keys, or the whole controller")
         bucket = request.bucket or await self._keys.bucket_of(request.controller)
@@ -153,7 +151,6 @@ class Actions:
         return [Name(bucket, key) for key in request.keys]
 
     async def _edit(self, request: Request, *, restores: bool = False) -> ActionReport:
-        """Show what an edit or an earlier revision changes; store it if the user is sure."""
         connection = self._fleet.connection
         (name,) = await self._names(request)
         if restores:
@@ -168,7 +165,6 @@ class Actions:
         return ActionReport(message=f"{name} stored at revision {await change.store_it()}")
 
     async def _plan(self, request: Request) -> ActionReport:
-        """Plan with the user's own code, or let a daemon plan, which has it, too."""
         name, planner = request.controller, self._planners.get(request.controller)
         try:
             if planner is not None:
@@ -210,7 +206,6 @@ class Actions:
         return ActionReport(message=f"{name} records every sync of {', '.join(keys)}")
 
     async def _recorded(self, action: str, request: Request, report: ActionReport) -> ActionReport:
-        """Record the action as an event of each key; the result warns if that failed."""
         connection = self._fleet.connection
         message = f"{action} by {await identity_on(connection)} in the console: {report.message}"
         try:
@@ -224,7 +219,6 @@ class Actions:
 
 
 def _reported(acted: Acted) -> ActionReport:
-    """Return the report of an action; raises its first error if nothing succeeded."""
     if acted.failed and not acted.done:
         raise acted.failed[0]
     warnings = [problem_of(error).message for error in acted.failed] + acted.notes

@@ -89,7 +89,6 @@ class Console:
         return await self._answers[name](asked)
 
     async def recording(self, parameters: Mapping[str, str]) -> tuple[str, bytes]:
-        """Return the file name and the masked text of the newest recording of a key."""
         asked = _question(parameters)
         _check("recording", asked)
         text = await self._views.recording(asked.controller, asked.key)
@@ -135,7 +134,6 @@ class Console:
             self._feeds.remove(look)
 
     async def _present(self, asked: Question) -> bytes:
-        """Return what a view has now, or what changes with it, to be compared."""
         try:
             async with asyncio.timeout(PING_S):
                 if asked.view == "keys":
@@ -159,7 +157,6 @@ class Console:
         await self._fleet.close()
 
     async def _session(self, _: Question) -> object:
-        """Return the state of the console and its connection; `plans` has controllers with code."""
         state = self._connection.state()
         identity = await self._views.identity() if state.connected else None
         return answer(

@@ -94,7 +94,6 @@ class ConsoleAccess:
         return address.is_loopback or not self._loopback
 
     def refusal(self, headers: Message) -> Problem | None:
-        """Return why a request gets no answer: it lacks the token, or another origin sent it."""
         presented = headers.get("Authorization", "").encode(errors="replace")
         if not hmac.compare_digest(presented, f"Bearer {self.token}".encode()):
             return Problem("signed_out", SIGNED_OUT)
@@ -144,8 +143,6 @@ async def serving(
 
 
 class _Site:
-    """Answers requests in their threads; the console works in the event loop."""
-
     def __init__(self, console: Console, access: ConsoleAccess) -> None:
         self._console, self._access = console, access
         self._loop = asyncio.get_running_loop()
@@ -204,7 +201,6 @@ class _Site:
         return request.result(limited(), self._loop)
 
     def _send_notices(self, request: HttpRequest, query: Mapping[str, str]) -> None:
-        """Send the notices of a view as server-sent events, until the page is closed."""
         notices, begun = self._console.live(query), False
 
         async def following() -> tuple[str, dict[str, object]] | None:

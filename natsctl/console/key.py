@@ -74,7 +74,6 @@ class NextValue(msgspec.Struct, frozen=True):
     value: bytes
 
     async def preview(self, connection: Connection) -> Preview:
-        """Return the fields that change, and the faults by the published schema."""
         after = Message(self.key, 0, self.value, None, "")
         differences = shown_differences(self.store, self.before, after)
         schema = None
@@ -86,7 +85,6 @@ class NextValue(msgspec.Struct, frozen=True):
         return Preview(differences, refused[:FAULTS_MAX])
 
     async def store_it(self) -> int:
-        """Store the value, and return its revision; raises `ConflictError` if it came too late."""
         if self.before is None:
             return (await self.store.create(self.key, self.value)).revision
         revision = self.before.revision
@@ -164,7 +162,6 @@ def _document(message: Message) -> Document:
 
 
 def _unmasked(new: Any, masked: Any, whole: Any, path: str) -> Any:
-    """Return *new* with the secrets of *whole* where it equals what the page showed."""
     if new == masked:
         return whole
     if isinstance(new, dict):
@@ -220,13 +217,11 @@ class KeyViews:
         self._identity: Identity | None = None
 
     async def identity(self) -> Identity:
-        """Return who looks at the page, and what this user may do."""
         if self._identity is None:
             self._identity = await identity_on(self._connection)
         return self._identity
 
     async def view(self, controller: str, key: str, bucket: str) -> KeyView:
-        """Return the view of a primary of a controller, or of an object in a bucket."""
         check_key(key)
         if controller:
             view = await self._of_controller(controller, key, bucket)
@@ -286,7 +281,6 @@ class KeyViews:
         return await daemons.recording(controller, check_key(key))
 
     async def traceback(self, controller: str, key: str) -> Fields:
-        """Return the traceback of the last failed sync, empty if it was recorded without."""
         recording = msgspec.json.decode(await self.recording(controller, key))
         return answer(text=recording.get("outcome", {}).get("traceback", ""))
 
@@ -297,7 +291,6 @@ class KeyViews:
     async def comparison(
         self, controller: str, bucket: str, key: str, first: int | None, second: int | None
     ) -> Fields:
-        """Return how two revisions differ: by default the newest, and the one before the other."""
         object_bucket = await self._keys.bucket_of(controller, bucket) if controller else bucket
         store = BucketStore(Bucket(self._connection, object_bucket))
         messages = await store.messages(check_key(key))
@@ -371,7 +364,6 @@ def _off(view: KeyView, identity: Identity) -> dict[str, str]:
 
 
 async def _part(name: str, work: Awaitable[T], errors: dict[str, Problem]) -> T | None:
-    """Return the result of *work*; if it fails, None, with the problem added to *errors*."""
     try:
         return await work
     except (NatsctlError, TimeoutError) as error:
@@ -389,7 +381,6 @@ def _revision(messages: Sequence[Message], revision: int, key: str) -> Message:
 
 
 def _shown_revision(store: BucketStore, before: Message | None, message: Message) -> Fields:
-    """Return a revision with the first fields that differ from the one before."""
     is_gone, size, changed = message.marker is not None, len(message.value), list[str]()
     if before is None or before.marker or is_gone:
         pass

@@ -96,8 +96,6 @@ States = Mapping[str, tuple[str, str]]
 
 
 class _Names:
-    """The names of one pattern in order, as of a revision; None before they were read once."""
-
     def __init__(self, bucket: Bucket, pattern: str) -> None:
         self.bucket = bucket
         self.pattern = pattern
@@ -125,7 +123,6 @@ class _Names:
         self.rest_until = clock() + max(REST_MIN_S, REST_FACTOR * (clock() - began))
 
     async def ended(self) -> None:
-        """Wait until the names are read; raises the error of that, once."""
         if (reading := self.reading) is None:
             return
         await asyncio.wait({reading})
@@ -151,7 +148,6 @@ class Keys:
         self._columns: dict[str, tuple[float, Columns]] = {}
 
     async def of_controller(self, name: str, query: Query, bucket: str = "") -> KeyTable:
-        """Return primaries of a controller, of one *bucket* if it has several."""
         report = await self._overview.report(name)
         source = await self._source_of(report, bucket)
         states = states_of(report)
@@ -209,7 +205,6 @@ class Keys:
             await known.close()
 
     async def bucket_of(self, controller: str, bucket: str = "") -> str:
-        """Return the bucket of a controller's primaries; empty for a cluster."""
         return (await self._source_of(await self._overview.report(controller), bucket)).bucket
 
     async def _source_of(self, report: ControllerStatuses, bucket: str = "") -> PrimarySource:
@@ -307,7 +302,6 @@ class Keys:
     async def _table(
         self, bucket: str, messages: Sequence[Message], query: Query, states: States
     ) -> KeyTable:
-        """Return the rows of these messages without secrets; some values may be left out."""
         now = asyncio.get_running_loop().time()
         read_at, columns = self._columns.get(bucket, (-COLUMNS_S, {}))
         if now - read_at >= COLUMNS_S:

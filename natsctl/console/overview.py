@@ -74,7 +74,6 @@ class Overview:
         return await asyncio.shield(self._reading)
 
     async def report(self, name: str) -> ControllerStatuses:
-        """Return the reports about one controller; raises `NotFoundError` if it doesn't exist."""
         reports = await self.reports()
         for report in reports:
             if report.row.name == name:
@@ -102,7 +101,6 @@ class Overview:
         return [*self._absent, *present]
 
     async def home(self) -> Fields:
-        """Return a row per controller, who needs somebody, and why; `more` keys aren't named."""
         reports = await self.reports()
         rows = [report.row for report in reports]
         causes = [cause for report in reports for cause in _causes(report)]
@@ -119,7 +117,6 @@ class Overview:
         )
 
     async def buckets(self) -> Fields:
-        """Return the buckets, also if the user may not look for daemons."""
         controllers: dict[str, list[str]] = {}
         with suppress(NatsctlError, TimeoutError):
             for report in await self.reports():
@@ -202,7 +199,6 @@ def _causes(report: ControllerStatuses) -> list[FailureCause]:
 
 
 def _partial(rows: Iterable[StatusRow]) -> Partial | None:
-    """Return how many daemons of all controllers answered; None if all did."""
     answered: dict[str, bool] = {}
     names: dict[str, str] = {}
     for row in rows:

@@ -63,7 +63,6 @@ class Daemons:
 
     @classmethod
     async def find(cls, connection: Connection) -> "Daemons":
-        """Return the daemons that run now; raises `NoDaemonError` if none answers."""
         infos = await services(connection, NAME, timeout_s=FIND_S)
         if not infos:
             raise NoDaemonError(NO_DAEMON)
@@ -99,7 +98,6 @@ class Daemons:
         return bool(self._offered(verb, controller))
 
     def running(self, controller: str) -> dict[str, str]:
-        """Return the daemons that run the controller: `HOST:PID` by the id of the daemon."""
         return {
             info.id: f"{info.metadata.get('host', '?')}:{info.metadata.get('pid', '?')}"
             for info, _ in self._offered(Verb.STATUS, controller)
@@ -146,29 +144,23 @@ class Daemons:
         return sorted(answers, key=lambda answer: str(answer.daemon))
 
     async def tree(self, controller: str, key: str) -> Branch:
-        """Return the primary with the objects that it owns, as all members together know them."""
         return merged(await self._ask_all(Verb.TREE, controller, key.encode(), Branch))
 
     async def manifest(self, controller: str, kind: str, key: str) -> Manifest:
-        """Return an object of a controller's tree, also one of a cluster, without secrets."""
         request = msgspec.json.encode(ObjectName(kind, key))
         return (await self._ask_all(Verb.MANIFEST, controller, request, Manifest))[0]
 
     async def plan_keys(self, controller: str, keys: Sequence[str]) -> KeyPlans:
-        """Return what the controller would do for these keys, as one of the daemons plans it."""
         return (await self._ask_all(Verb.PLAN, controller, " ".join(keys).encode(), KeyPlans))[0]
 
     async def resync(self, controller: str, keys: Sequence[str]) -> list[Queuing]:
-        """Enqueue these keys, or all primaries if there are none, in each daemon that leads."""
         return await self._ask_all(Verb.RESYNC, controller, " ".join(keys).encode(), Queuing)
 
     async def record(self, controller: str, keys: Sequence[str], *, stop: bool) -> list[Recorded]:
-        """Record every sync of these keys, or, with *stop*, only failed ones again."""
         words = [STOP, *keys] if stop else keys
         return await self._ask_all(Verb.RECORD, controller, " ".join(words).encode(), Recorded)
 
     async def recording(self, controller: str, key: str, *, masked: bool = True) -> bytes:
-        """Return the newest recording of the key as JSON text, without secrets if *masked*."""
         verb = Verb.RECORDING if masked else Verb.RECORDING_UNMASKED
         answers = await self._ask_all(verb, controller, key.encode(), RecordingPart)
         first = max(answers, key=lambda answer: answer.started)
@@ -185,7 +177,6 @@ class Daemons:
         return "".join(texts).encode()
 
     async def plan(self, controller: str) -> ControllerPlan:
-        """Return the plan of garbage collection, which is checked at the leader of the bucket."""
         return (await self._ask_all(Verb.GC_PLAN, controller, b"", ControllerPlan))[0]
 
     async def apply(self, plan: ControllerPlan) -> Removed:
@@ -207,7 +198,6 @@ class Daemons:
         return Removed(tuple(removed), tuple(kept))
 
     async def accept(self, plan: ControllerPlan) -> ControllerPlan:
-        """Accept the bucket of primaries as it is, if it's held for the reason of the plan."""
         payload = msgspec.json.encode(msgspec.structs.replace(plan, orphans=()))
         return (await self._ask_all(Verb.GC_ACCEPT, plan.controller, payload, ControllerPlan))[0]
 
@@ -239,7 +229,6 @@ class Daemons:
             ) from error
 
     async def _refusal(self, verb: Verb, controller: str) -> NatsctlError:
-        """Return why no daemon answers the verb about a controller that runs."""
         self.controller(controller)
         statuses = await self.status(controller) if verb is not Verb.STATUS else []
         if statuses and all(status.mode == Mode.DRY_RUN for status in statuses):

@@ -102,7 +102,6 @@ async def reloading(command: Sequence[str], folder: Path, environ: Mapping[str, 
 async def _run(
     command: Sequence[str], environ: Mapping[str, str], changes: "asyncio.Queue[set[str]]"
 ) -> set[str]:
-    """Run the program until a file changes; return the paths of the changed files."""
     process = await start_process(*command, stdin=asyncio.subprocess.PIPE, env=environ)
     changed = asyncio.create_task(changes.get())
     ended = asyncio.create_task(process.wait())

@@ -30,8 +30,6 @@ def carry_requests(controller: type[object], options: NatsOptions) -> None:
 
 
 class _Requests:
-    """Carries requests over a connection of its own until this process ends; a `Requester`."""
-
     def __init__(self, options: NatsOptions) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

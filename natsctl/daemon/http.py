@@ -68,7 +68,6 @@ class CheckVerdict(msgspec.Struct, frozen=True):
         return not any(check.failure for check in self.checks)
 
     def text(self, *, verbose: bool = False) -> str:
-        """Return `ok`, or, as a kube-apiserver does, a line for each check if there's more."""
         if self.passed and not verbose and not self.note:
             return "ok"
         end = f"{self.endpoint} check {'passed' if self.passed else 'failed'}\n"
@@ -87,7 +86,6 @@ class Vitals:
         self._stopping = False
 
     def stop(self) -> None:
-        """Report from now on that the process isn't ready, because it's stopping."""
         self._stopping = True
 
     @contextmanager
@@ -161,7 +159,6 @@ class Vitals:
         return CheckVerdict("readyz", tuple(checks))
 
     async def metrics(self) -> list[Family]:
-        """Return all metrics; waits at most a second for the newest revisions of stores."""
         connection, cluster = self._connection, self._cluster
         shares = [participation.state() for participation in self._participations]
         hosted = [runtime for runtime in self._runtimes if isinstance(runtime, Hosted)]
@@ -251,7 +248,6 @@ class _Answers:
             return self._pages[accept]
 
     def _of_loop(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Return what the event loop answers; None if it's blocked."""
         future = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline and self._vitals.watchdog.stall is None:

@@ -35,8 +35,6 @@ Folded = tuple[logging.LogRecord, Context]
 
 
 class _Fold(msgspec.Struct):
-    """Lines of one kind that are held back until a time of the loop's clock."""
-
     until: float
     count: int = 0
     newest: Folded | None = None
@@ -84,7 +82,6 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
             self._write_newest(oldest)
 
     def _end(self, kind: Hashable) -> None:
-        """Write the newest line of a kind, and hold back the next lines for another interval."""
         with self.lock or nullcontext():
             fold = self._folds.get(kind)
             if fold is not None and fold.count and self._now() >= fold.until:
@@ -161,8 +158,6 @@ def secrets_of(nats: NatsOptions, cluster: KubeOptions | None = None) -> Iterato
 
 
 class _LineFormatter(logging.Formatter):
-    """Writes a record as one line: JSON, or text with indented lines below it."""
-
     def __init__(self, style: LogFormat, hide: Hider) -> None:
         super().__init__()
         self._render = _json if style == "json" else self._text

@@ -170,7 +170,6 @@ class _Page:
             self._sources.setdefault(place, []).append((name, len(names), path))
 
     def read(self, place: str, part: object, *labels: str) -> None:
-        """Add what the part has of the metrics whose values are there; a collection is counted."""
         for name, labelled, path in self._sources[place]:
             value: Any = part
             for attribute in path:

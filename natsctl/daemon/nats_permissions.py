@@ -65,8 +65,6 @@ def _allow(parts: Iterable[Part]) -> Iterator[str]:
 
 
 class _Permissions:
-    """The subjects of each role."""
-
     def __init__(self, controllers: Sequence[Controller | Runnable], settings: Settings) -> None:
         self._names = [one.name for one in controllers]
         used = [
@@ -96,7 +94,6 @@ class _Permissions:
         return [self._api + request.format(name) for request in requests for name in names]
 
     def _read(self, buckets: Sequence[str], *, create: bool = False) -> list[str]:
-        """Return the subjects to read buckets, and to *create* them."""
         info, *others = READ
         requests = [info, *(["STREAM.CREATE.{}"] if create else []), *others]
         streams = [f"KV_{bucket}" for bucket in buckets]

@@ -233,7 +233,6 @@ class Operator:
         return not self._stopping.is_set() and not any(task.done() for task in running)
 
     async def _stop_all(self, running: RunnableByTask) -> list[Exception]:
-        """Stop the controllers in reverse order; return the errors that they raised."""
         self._on_stop()
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._settings.stop_timeout_s

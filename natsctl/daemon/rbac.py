@@ -176,7 +176,6 @@ def manifests(roles: Sequence[Role], name: str, account: ServiceAccount | None) 
 
 
 def _needed(granted: Granted, everywhere: Granted) -> Granted:
-    """Return the grants that aren't implied by others, of the cluster or of all names."""
     missing: Granted = {}
     for resource, verbs in granted.items():
         unnamed = GroupResource(resource.group, resource.plural)
@@ -189,7 +188,6 @@ def _needed(granted: Granted, everywhere: Granted) -> Granted:
 
 
 def _rules(granted: Granted) -> tuple[Rule, ...]:
-    """Return the rules, one for all resources of a group and name with the same verbs."""
     merged: defaultdict[tuple[str, str, tuple[str, ...]], list[str]] = defaultdict(list)
     for resource, verbs in sorted(granted.items()):
         ordered = tuple(verb for verb in VERBS if verb in verbs)

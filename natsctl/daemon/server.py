@@ -172,13 +172,11 @@ class HttpRequest(BaseHTTPRequestHandler):
         self.send(status, "method not allowed\n", headers={"Allow": ", ".join(allowed)})
 
     def last(self) -> None:
-        """Let the connection last as long as its answer."""
         with self.server.lock:
             if self.connection in self.server.open:
                 self.server.open[self.connection] = inf
 
     def result(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-        """Return what the event loop answers; raises `ConnectionError` if the client is gone."""
         future = asyncio.run_coroutine_threadsafe(work, loop)
         readable = select.poll()
         readable.register(self.connection, select.POLLIN)
@@ -196,7 +194,6 @@ class HttpRequest(BaseHTTPRequestHandler):
 
 
 def _bindable(address: Address) -> tuple[socket.AddressFamily, Any]:
-    """Return the family and the place of an address; IPv4 if a name has several."""
     if not address.host:
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET

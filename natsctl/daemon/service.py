@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -23,10 +23,12 @@ from msgspec.structs import asdict, replace
 
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import makes_secondaries
-from natsctl.core.coordination.lease import NO_CLUSTERS, Workload
-from natsctl.core.coordination.shares import Participation
+from natsctl.core.coordination.lease import NO_CLUSTERS, Workload, name_taken
+from natsctl.core.coordination.shares import Participation, ShareState
 from natsctl.core.hosted import Hosted
 from natsctl.daemon.messages import (
+    ADVICE,
+    DAEMONS_SHOWN,
     INTERVAL_S,
     INTERVALS,
     NAME,
@@ -42,6 +44,7 @@ from natsctl.daemon.messages import (
     KeyExplanation,
     KeyPlans,
     Manifest,
+    Mode,
     ObjectName,
     Queuing,
     Recorded,
@@ -52,13 +55,19 @@ from natsctl.daemon.messages import (
     with_past,
 )
 from natsctl.daemon.operator import Runnable, owner_of
-from natsctl.daemon.peers import Peers, Presence, configured_mode, current_mode
 from natsctl.daemon.plan import Planner
-from natsctl.errors import DECODE_ERRORS, NatsctlError, NotFoundError, StoreError, UsageError
+from natsctl.errors import (
+    DECODE_ERRORS,
+    NatsctlError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    UsageError,
+)
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import events_of
-from natsctl.jetstream.service import Endpoint, Handler, ServiceIdentity, serving
+from natsctl.jetstream.service import Endpoint, Handler, ServiceIdentity, ask_all, serving
 from natsctl.managed.links import CREATE_PENDING, AnnotationNames, CreationLink, Mark
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -68,8 +77,10 @@ from natsctl.model.plans import GarbagePlan
 from natsctl.model.readiness import ready, reason
 from natsctl.model.reports import Branch, Status
 from natsctl.model.times import time_text
-from natsctl.telemetry.hiding import hidden
+from natsctl.slices import Slices
+from natsctl.telemetry.hiding import enumerated, hidden
 from natsctl.telemetry.logger import get_logger
+from natsctl.time_limit import happens
 
 T = TypeVar("T")
 
@@ -79,6 +90,10 @@ ACTIONS_MAX = 1_000  # of each key in a plan
 DATED_MAX = 100  # objects of a tree whose times are read
 RECORDED_MAX = 1_000  # keys that a controller records at a time
 JSON_IN_JSON = 3  # JSON in JSON takes at most so many times its length
+EVERY_S = 60.0  # between introductions, times the number of daemons, so the traffic doesn't grow
+SOON_S = 0.5  # until the next attempt while this daemon's own service doesn't answer
+ANSWER_S = 2.0
+PEERS_MAX = 100
 CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
 NO_PARTICIPATIONS: Mapping[str, Participation] = MappingProxyType({})
 
@@ -134,6 +149,104 @@ async def dated(connection: Connection, top: Branch) -> Branch:
     return with_times(top)
 
 
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """The introduction of a daemon; the mode of version 0.1 is unknown."""
+
+    daemon: DaemonProcess
+    mode: Mode = Mode.UNKNOWN
+    work: Workload = Workload()
+
+    def disturbs(self, other: "Presence") -> bool:
+        modes = {self.mode, other.mode}
+        if Mode.DRY_RUN in modes:
+            return False
+        return Mode.ALONE in modes or (len(modes) > 1 and Mode.UNKNOWN not in modes)
+
+
+class Peers:
+    """Finds other daemons that run the same controller, and warns if both sync the same keys.
+
+    Two daemons sync the same keys if they run without leader election and sharding, or in different
+    modes. A daemon introduces itself to the others, by its *presence*, when it starts, after every
+    reconnect, and at long intervals. If it may not publish to the subject of `natsctl status`, the
+    others still warn.
+    """
+
+    def __init__(self, controller: str, presence: Presence) -> None:
+        self._controller = controller
+        self._presence = presence
+        self._others: dict[str, Presence] = {}
+        self._warned: frozenset[str] = frozenset()
+        self._lost = asyncio.Event()
+
+    def meet(self, request: bytes) -> bytes | None:
+        presence = _presence(request) if request else None
+        if presence is None:
+            return None
+        if len(self._others) < PEERS_MAX or presence.daemon.id in self._others:
+            self._update([*self._others.values(), presence])
+        return msgspec.json.encode(self._presence)
+
+    async def watch(self, connection: Connection) -> None:
+        subject = Verb.STATUS.subject(self._controller)
+        payload = msgspec.json.encode(self._presence)
+        with connection.on_lost(lambda _: self._lost.set()):
+            while True:
+                self._lost.clear()
+                try:
+                    await connection.wait_connected()
+                    answers = await ask_all(connection, subject, payload, timeout_s=ANSWER_S)
+                    present = [_presence(one.data) for one in answers if one.error is None]
+                    answered = self._update(present[: PEERS_MAX + 1])
+                except PermissionDeniedError as error:
+                    log.info(
+                        "cannot look for other daemons", controller=self._controller, error=error
+                    )
+                    return
+                except StoreError as error:
+                    log.debug("no daemon answers", controller=self._controller, error=error)
+                    answered = False
+                pause_s = EVERY_S * (1 + len(self._others)) if answered else SOON_S
+                await happens(self._lost, within_s=pause_s)
+
+    def _update(self, present: Iterable[Presence | None]) -> bool:
+        """Know these daemons from now on; return whether this one is among them."""
+        own, name = self._presence, self._controller
+        peers = {peer.daemon.id: peer for peer in present if peer is not None}
+        answered = peers.pop(own.daemon.id, None) is not None
+        self._others = peers
+        disturbing = {id_: peer for id_, peer in self._others.items() if own.disturbs(peer)}
+        if disturbing.keys() - self._warned:
+            shown = sorted(disturbing.values(), key=lambda peer: str(peer.daemon))
+            others = [peer for peer in shown if not own.work.same(peer.work)]
+            if others:
+                reason = name_taken(name, str(others[0].daemon), others[0].work, own.work)
+                log.warning("controllers have the same name", reason=reason)
+            else:
+                names = [
+                    f"{peer.daemon} ({peer.mode.option})" if peer.mode else str(peer.daemon)
+                    for peer in shown
+                ]
+                log.warning(
+                    "every key is synced more than once",
+                    controller=name,
+                    daemons=enumerated(names, DAEMONS_SHOWN),
+                    this_daemon=own.mode.option,
+                    hint=ADVICE,
+                )
+        elif self._warned and not disturbing:
+            log.info("no other daemon syncs the same keys any more", controller=name)
+        self._warned = frozenset(disturbing)
+        return answered
+
+
+def _presence(text: bytes) -> Presence | None:
+    try:
+        return msgspec.json.decode(text, type=Presence)
+    except DECODE_ERRORS:
+        return None
+
+
 class ControllerEndpoints:
     """The endpoints of one controller of this process.
 
@@ -161,10 +274,13 @@ class ControllerEndpoints:
         shared = participation is not None and participation.leadership.shared
         self._shard = participation if shared else None
         name = runnable.name
-        mode = configured_mode(participation, dry_run=dry_run)
+        self._mode = Mode.ALONE
+        if dry_run:
+            self._mode = Mode.DRY_RUN
+        elif participation is not None:
+            self._mode = Mode.SHARED if shared else Mode.ELECTED
         work = Workload(owner_of(runnable), cluster=cluster)
-        presence = Presence(daemon=daemon, mode=mode, work=work)
-        self.peers = Peers(name, presence)
+        self.peers = Peers(name, Presence(daemon=daemon, mode=self._mode, work=work))
         self._daemon = daemon
         self._cluster = cluster
         self._connection = connection
@@ -213,7 +329,6 @@ class ControllerEndpoints:
     # ---- verbs that read
 
     def status(self) -> ControllerStatus:
-        """Return the status of the controller; some parts are empty before its caches exist."""
         status = Status(controller=self._runnable.name)
         part = None if self._participation is None else self._participation.state()
         if self._hosted is not None and self._hosted.host.informers:
@@ -229,7 +344,7 @@ class ControllerEndpoints:
             shares=0 if part is None else part.shares.get(part.identity, 0),
             draining=0 if part is None else part.draining,
             draining_s=0.0 if part is None else part.draining_s,
-            mode=current_mode(self._participation, dry_run=self._dry_run),
+            mode=self._part_in_mode(part),
             cluster=self._cluster,
             trouble="" if part is None else hidden(part.trouble),
             activity=Activity(
@@ -237,6 +352,20 @@ class ControllerEndpoints:
                 failures=[after[1] - before[1] for before, after in steps],
             ),
         )
+
+    def _part_in_mode(self, part: ShareState | None) -> str:
+        """Return the mode and the daemon's present part in it, as `natsctl status` shows them."""
+        if part is None or self._mode is Mode.DRY_RUN:
+            return self._mode.value
+        if self._mode is Mode.ELECTED:
+            return "leader" if part.works else "standby"
+        if part.identity not in part.members:
+            return self._mode.value
+        number = sorted(part.members).index(part.identity) + 1
+        text = f"shard {number} of {len(part.members)}, {part.shares[part.identity]} shares"
+        if part.draining:
+            text += f", gives up {part.draining} for {part.draining_s:.0f} s"
+        return text
 
     def count_syncs(self) -> tuple[int, int]:
         """End the intervals that are over; return the syncs and the failed syncs so far.
@@ -266,7 +395,6 @@ class ControllerEndpoints:
 
     @property
     def _leads(self) -> bool:
-        """True while no other process acts for the controller or for the keys of this one."""
         return self._participation is None or self._participation.leadership.leads
 
     @property
@@ -315,7 +443,6 @@ class ControllerEndpoints:
         return self._fitting(ACTIONS_MAX, KeyPlans(**asdict(plan), daemon=self._daemon).limited)
 
     async def _recording(self, request: bytes, *, masked: bool) -> bytes:
-        """Return a part of the recording of a key; the request is the key and the part's number."""
         runtime, (text_of_key, _, number) = self._started(), request.partition(b" ")
         key = _key(text_of_key)
         if number and not number.isdigit():
@@ -360,8 +487,12 @@ class ControllerEndpoints:
         keys, runtime, source = _keys(request), self._running(), ""
         invalid, paused = dict[str, str](), dict[str, str]()
         unknown, elsewhere, queued = list[str](), list[str](), list[str]()
-        for explanation in map(runtime.explain, keys):
-            key, source = explanation.key, explanation.source
+        slices = Slices()
+        for key in keys:
+            if slices.is_over():
+                await slices.pause()
+            explanation = runtime.explain(key)
+            source = explanation.source
             has_work = explanation.exists or explanation.failures or explanation.paused is not None
             if explanation.invalid:
                 invalid[key] = explanation.invalid
@@ -454,7 +585,6 @@ def _key(request: bytes) -> str:
 
 
 def _keys(request: bytes) -> list[str]:
-    """Return the keys of a request, which are separated by spaces, without duplicates."""
     try:
         keys = request.decode().split(maxsplit=KEYS_MAX)
     except UnicodeDecodeError as error:

@@ -94,7 +94,6 @@ async def _missing(bucket: Bucket, used: Sequence[Used]) -> CheckFinding:
 
 
 def _as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
-    """Return whether a bucket has the options that its kinds declare."""
     check = f"bucket {bucket.name}"
     for use in used:
         different = bucket.difference(use.kind, info["config"])
@@ -125,7 +124,6 @@ def _difference_finding(check: str, message: str) -> CheckFinding:
 
 
 def _hints(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the bucket does without, each with advice."""
     edit = f"nats stream edit {bucket.stream}"
     if bucket.layout.history == 1 and not config.get("max_age"):
         yield (
@@ -143,7 +141,6 @@ def _hints(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str
 
 
 def _sound(bucket: Bucket, info: dict[str, Any]) -> CheckFinding:
-    """Return whether a bucket survives the loss of a server and protects its messages."""
     check, config = f"bucket {bucket.name}", info["config"]
     replicas, cluster = config.get("num_replicas", 1), info.get("cluster") or {}
     behind = [
@@ -278,7 +275,6 @@ async def check_holders(
 
 
 def _fit_for_leases(bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
-    """Return whether leases can be written to the bucket and stay for long enough."""
     check, config = f"bucket {bucket.name}", info["config"]
     if not config.get("allow_msg_ttl"):
         found = "leases cannot be written: the bucket does not allow a TTL per message"

@@ -106,7 +106,6 @@ async def _server(kube: "Kube") -> AsyncIterator[CheckFinding]:
 
 
 async def _kinds(kube: "Kube", needed: Sequence[Need], names: Names) -> AsyncIterator[CheckFinding]:
-    """Yield whether the cluster has each kind, and add the names of those that it has."""
     for kind in {(need.kind.api_version, need.kind.kind): need.kind for need in needed}.values():
         check = f"kind {kind.name}"
         try:

@@ -24,6 +24,7 @@ from natsctl.daemon.messages import (
     ControllerStatus,
     DaemonProcess,
     KeyExplanation,
+    Queuing,
     Verb,
 )
 from natsctl.daemon.service import KEYS_MAX, ControllerEndpoints
@@ -31,6 +32,7 @@ from natsctl.errors import PermanentError, UsageError
 from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.plans import Removed
 from natsctl.model.reports import Branch
+from natsctl.slices import ITEMS_MAX
 from natsctl.testing import running
 
 APPS, PARTS = "apps", "parts"
@@ -123,6 +125,24 @@ async def test_resync_rejects_too_many_keys() -> None:
         too_many_keys = " ".join(f"k{number}" for number in range(KEYS_MAX + 1))
         with pytest.raises(UsageError, match="at most 10000 keys at a time"):
             await Client(harness.runtime)(Verb.RESYNC, too_many_keys, object)
+
+
+async def test_other_tasks_run_while_many_keys_are_resynced() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with running(Apps()) as harness:
+        counting = asyncio.create_task(count_turns())
+        keys = " ".join(f"k{number}" for number in range(KEYS_MAX))
+        answer = await Client(harness.runtime)(Verb.RESYNC, keys, Queuing)
+        counting.cancel()
+    assert (len(answer.unknown), answer.queued) == (KEYS_MAX, 0)
+    assert turns >= KEYS_MAX / ITEMS_MAX - 1
 
 
 async def test_gc_accept_needs_the_current_reason_of_the_plan() -> None:
