@@ -80,7 +80,6 @@ class SyncLoop(Generic[K]):
         self.counters = SyncCounters()
         self.own = OwnKeys(self.queue.closed, lambda: self.paused.forget_unread())  # noqa: PLW0108 - set next
         self.paused = PausedKeys(self.queue, self._pausing, holds=lambda key: self.own.has(key))  # noqa: PLW0108 - it changes
-        self._pausing.keys.append(self.paused)
         self._handler, self._on_held_back = handler, on_held_back
         self.start: Start[K] = self._start
         self._context = log_context()

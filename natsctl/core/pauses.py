@@ -16,7 +16,7 @@ from typing import Any
 from natsctl.core.environment import environment
 from natsctl.core.failing import FailingKeys
 from natsctl.core.informer import Informer
-from natsctl.core.quarantine import ClaimedKeys, CrashRecords, Quarantine
+from natsctl.core.quarantine import ClaimedKeys, Quarantine
 from natsctl.core.table import is_read
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import Operation, WorkQueue
@@ -93,9 +93,8 @@ class Pauses(dict[str, Pause]):
 class PausedKeys:
     """The paused keys of one sync loop, which syncs the keys that it *holds*.
 
-    A resumed key is offered to the queue if a sync was held back. Without a *pausing*, pauses are
-    reported to nobody. `on_paused` is called with a paused key; not for pauses from before the
-    start.
+    A resumed key is offered to the queue if a sync was held back. `on_paused` is called with a
+    paused key; not for pauses from before the start.
     """
 
     def __init__(
@@ -106,8 +105,13 @@ class PausedKeys:
         holds: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.pauses = Pauses(self._changed)  # also of deleted objects
-        crashes = CrashRecords("", ClaimedKeys()) if pausing is None else pausing.crashes
-        self.quarantine = Quarantine(crashes, queue, holds)
+        pausing = Pausing("") if pausing is None else pausing
+        self.quarantine = Quarantine(
+            *(pausing.controller, len(pausing.keys), pausing.claims, queue),
+            holds=holds,
+            report=pausing.report_death,
+        )
+        pausing.keys.append(self)
         self.queue = queue
         self.holds = holds
         self.on_paused: Callable[[str], None] = lambda _key: None
@@ -190,19 +194,18 @@ class PausedKeys:
         return True
 
     def _changed(self, key: str, before: Pause | None, after: Pause | None, notify: bool) -> None:  # noqa: FBT001 - see `Pauses`
-        pausing = self._pausing if self.holds(key) else None
+        name, event, holds = self._pausing.controller, self._pausing.event, self.holds(key)
         if after is None:
             pending = self._was_held_back(key)
-            if pausing is not None:
-                name = pausing.controller
+            if holds and name:
                 log.info("a key is resumed", controller=name, key=key, pending=pending)
-                pausing.report(key, REASON_RESUMED, f"resumed; it was paused {before}")
-            if pending and self.holds(key):
+                event(key, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {before}")
+            if holds and pending:
                 self.queue.offer(key, Operation.RESUME)
         elif notify:
-            if pausing is not None:
-                log.info("a key is paused", controller=pausing.controller, key=key, pause=after)
-                pausing.report(key, REASON_PAUSED, f"paused {after}")
+            if holds and name:
+                log.info("a key is paused", controller=name, key=key, pause=after)
+                event(key, EventType.NORMAL, REASON_PAUSED, f"paused {after}")
             self.on_paused(key)
 
 
@@ -216,7 +219,6 @@ class Pausing:
     def __init__(self, controller: str) -> None:
         self.controller = controller
         self.claims = environment().claims or ClaimedKeys()
-        self.crashes = CrashRecords(controller, self.claims, self._report_death)
         self.failing = FailingKeys(controller)
         self.whole: Pause | None = None
         self.running = asyncio.Event()  # the controller is not paused
@@ -275,7 +277,9 @@ class Pausing:
                 yield
                 return
             self.listed.clear()
-            self.crashes.store = store
+            quarantines = [each.quarantine for each in self.keys]
+            for quarantine in quarantines:
+                quarantine.store = store
             self.failing.follows = not getattr(stores, "forgets", False)  # plans, simulations
             informer = Informer(store, kind, on_listed=self.listed.set)
             await informer.add(self._observe)
@@ -283,16 +287,18 @@ class Pausing:
                 late = asyncio.get_running_loop().call_later(LISTED_S, self._give_up, informer)
                 tasks = [
                     group.create_task(self._follow(informer), name="watch of pauses"),
-                    group.create_task(self.crashes.write(self.listed), name="records of crashes"),
                     group.create_task(self.failing.write(store), name="records of failures"),
                 ]
+                for each in quarantines:
+                    writing = each.write(store, self.listed)
+                    tasks.append(group.create_task(writing, name="records of crashes"))
                 try:
                     yield
                 finally:
                     late.cancel()
                     for task in tasks:
                         task.cancel()
-                    await self.crashes.close()
+                    await asyncio.gather(*(each.close(store) for each in quarantines))
                     await self.failing.close(store)
         finally:
             for paused in self.keys:
@@ -329,43 +335,32 @@ class Pausing:
             pause = None if text is None else parse_pause(text)
             self._whole.put(WHOLE, pause, notify=not change.initial)
         else:
-            self.crashes.observe(change)
+            for each in self.keys:
+                each.quarantine.observe(change)
 
-    def _whole_changed(
-        self,
-        _key: str,
-        before: Pause | None,
-        after: Pause | None,
-        notify: bool,  # noqa: FBT001 - see `Pauses`
-    ) -> None:
-        self.whole = after
+    def _whole_changed(self, _: str, before: Pause | None, after: Pause | None, tell: bool) -> None:  # noqa: FBT001 - see `Pauses`
+        self.whole, name = after, self.controller
         if after is None:
             self.running.set()
         else:
             self.running.clear()
-        if notify and after is not None:
-            log.warning("the controller is paused", controller=self.controller, pause=after)
-            self.report(WHOLE, REASON_PAUSED, f"paused {after}")
-        elif notify:
-            log.info("the controller is resumed", controller=self.controller)
-            self.report(WHOLE, REASON_RESUMED, f"resumed; it was paused {before}")
+        if tell and after is not None:
+            log.warning("the controller is paused", controller=name, pause=after)
+            self.event(WHOLE, EventType.NORMAL, REASON_PAUSED, f"paused {after}")
+        elif tell:
+            log.info("the controller is resumed", controller=name)
+            message = f"resumed; it was paused {before}"
+            self.event(WHOLE, EventType.NORMAL, REASON_RESUMED, message)
 
-    def report(self, key: str, reason: str, message: str) -> None:
-        self.event(key, EventType.NORMAL, reason, message)
-
-    def _report_death(self, key: str, deaths: Deaths, *, quarantined: bool) -> None:
-        name, count = self.controller, deaths.count
+    def report_death(self, key: str, deaths: Deaths, *, quarantined: bool) -> None:
+        fields: dict[str, Any] = {"controller": self.controller, "key": key, "deaths": deaths.count}
         if not quarantined:
-            log.warning(
-                "a process died during a sync of the key", controller=name, key=key, deaths=count
-            )
+            log.warning("a process died during a sync of the key", **fields)
             self.event(key, EventType.WARNING, REASON_DIED, str(deaths))
             return
-        advice = "not synced until it changes, or natsctl resync names it"
         log.error(
             "a key is quarantined: it is not synced until it changes, or `natsctl resync` names it",
-            controller=name,
-            key=key,
-            deaths=count,
+            **fields,
         )
+        advice = "not synced until it changes, or natsctl resync names it"
         self.event(key, EventType.WARNING, REASON_QUARANTINED, f"{deaths}: {advice}")

@@ -2,8 +2,8 @@
 
 Each worker notes which key it syncs where the note outlives the process: in a file that is mapped
 into memory, which costs no system call, because the kernel keeps the pages of a process that dies.
-A lock on the file shows that its process lives. A process that can't write files has the record
-`controllers.NAME.held.PROCESS` in the bucket `natsctl`, from its first sync to an orderly stop.
+A lock on the file shows that its process lives. A process that can't write files has a record in
+the bucket `natsctl`, `controllers.NAME.held.LOOP.PROCESS`, from its first sync to an orderly stop.
 Such a record shows that its process died, but at first not with which keys, so the next process
 adds each key to its own record before it syncs the key, until one pass over all keys has ended
 well.
@@ -52,8 +52,6 @@ ALONE_WITHIN_S = 5.0  # how long all other workers wait at a stretch, so that a 
 AGAIN_S = 15.0  # how long they then sync on, if the key wasn't alone within that time
 
 _LENGTHS = [size.to_bytes(LENGTH, "little") for size in range(SLOT)]
-
-Name = tuple[str, str]  # the place and the key of an object
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -234,84 +232,90 @@ def _keys_in(data: bytes) -> tuple[str, ...]:
     return tuple(keys)
 
 
+class ClaimRecord(msgspec.Struct, frozen=True):
+    """The keys that a process syncs, on which host, and whether it syncs one key alone."""
+
+    keys: tuple[str, ...] = ()
+    host: str = ""
+    alone: bool = False
+
+
 class Quarantine:
     """The suspects and the quarantined keys of one sync loop, which syncs the keys that it *holds*.
 
     A key with three deaths in its present desired state is quarantined, and others with deaths are
-    suspects too.
+    suspects too. *report* is called with each key that a process died with, its deaths, and whether
+    it is quarantined. Without a *controller*, and without a directory, there are no suspects. The
+    *number* is that of the loop in its controller.
     """
 
     def __init__(
-        self, crashes: "CrashRecords", queue: WorkQueue[Any], holds: Callable[[str], bool]
+        self,
+        controller: str,
+        number: int,
+        claims: ClaimedKeys,
+        queue: WorkQueue[Any],
+        *,
+        holds: Callable[[str], bool],
+        report: Callable[..., None],
     ) -> None:
-        # a name of its own among all loops on this machine
-        self.name = f"{crashes.controller}.{len(crashes.loops)}" if crashes.controller else ""
-        self.place = ""  # the bucket or the kind of the objects, in the names of records
-        self.holds = holds
+        self.name = f"{controller}.{number}" if controller else ""  # unique on this machine
         self.deaths: dict[str, Deaths] = {}  # as recorded, of all processes of the controller
         self.suspects: dict[str, float | None] = {}  # and the loop time at which each came up first
-        self.over: set[str] = set()  # keys whose record has to be deleted
-        self._crashes, self._wary, self._queue = crashes, crashes.claims.wary, queue
-        self._recording_since: float | None = None  # each claim is recorded before its sync
+        self._controller, self._claims, self._queue = controller, claims, queue
+        self._holds, self._report = holds, report
         self._informers: Sequence[Informer[Any]] = ()
-        crashes.loops.append(self)
+        self._recording_since: float | None = None  # each claim is recorded before its sync
+        self.store: Store | None = None  # of the records; without it, nothing is recorded
+        self._place = ""  # the bucket or the kind of the objects, in the names of records
+        self._prefix = claim_record(controller, number, "")
+        self._host = socket.gethostname()
+        self._others: dict[str, tuple[ClaimRecord, int]] = {}  # by process, with their revisions
+        self._claimed: dict[str, None] = {}  # what the record of this process has to show
+        self._alone = self._begun = False
+        self.stored: Stored | None = None  # the record of this process as it was written last
+        self._over: set[str] = set()  # keys whose deaths have to be deleted
+        self._changed = asyncio.Event()  # something has to be written
+        self._writing = asyncio.Lock()
 
     def follow(self, informers: Sequence[Informer[Any]]) -> None:
         self._informers = informers
         kinds = [informer.table.kind for informer in informers]
         buckets = (kind.bucket for kind in kinds if isinstance(kind, KvKind))
-        self.place = next(buckets, "") or "".join(kind.name.replace(".", "_") for kind in kinds[:1])
+        first = "".join(kind.name.replace(".", "_") for kind in kinds[:1])
+        self._place = next(buckets, "") or first
 
-    async def find(self, *, shared: bool) -> None:
-        """Find the keys that dead processes were syncing, and count the deaths of single keys.
+    # ---- the decision
 
-        A file has the keys of processes on this machine, and a record those of processes without a
-        disk. *shared* says whether other members of a group sync keys at the same time.
-        """
-        crashes, claims = self._crashes, self._crashes.claims
-        crashes.changed.set()  # the records of keys that this process holds now
-        if claims.directory is None or not self.name:
-            return
-        recorded = crashes.left_behind(self, shared=shared)
-        found = [*claims.left_behind(self.name), *recorded]
-        together = {key for left in found if not left.alone for key in left.keys}
-        for key in together:
-            self.suspects.setdefault(key, None)
-        if together:
-            log.warning(
-                "a process died: the keys that it was syncing are synced alone, after all others",
-                controller=crashes.controller,
-                keys=", ".join(sorted(together)[:SHOWN_MAX]),
-                count=len(together),
-            )
-        unsure = found or self.suspects or len(self.quarantined) < len(self.deaths)
-        if not claims.on_disk and unsure and self._recording_since is None:
-            self._recording_since = self._queue.now()
-        self._look()
-        for left in found:
-            for key in left.keys if left.alone else ():
-                deaths = await self._note_death(key, left.process)
-                self.found(key, deaths)
-                crashes.report(key, deaths, quarantined=self.of(key) is not None)
-        await crashes.found(recorded, self.place)
+    def of(self, key: str) -> Deaths | None:
+        """Return the deaths of a quarantined key; None if the key may be synced."""
+        deaths = self.deaths.get(key)
+        quarantined = deaths and deaths.count >= DEATHS_MAX and deaths.state == self._state(key)
+        return deaths if quarantined else None
+
+    @property
+    def quarantined(self) -> dict[str, Deaths]:
+        return {key: deaths for key in self.deaths if (deaths := self.of(key)) is not None}
 
     async def admit(self, key: str, claim: ClaimedKey) -> float | None:
         """Wait until the key may be synced; return None, or after how long to ask again.
 
         If a process died, a suspect is synced alone and after the other keys. Without a disk, each
-        key is recorded in NATS before its sync.
+        key is recorded in NATS before its sync, which begins all the same if that fails: nothing
+        else would ever be synced.
         """
-        claims, alone = self._crashes.claims, key in self.suspects or key in self.deaths
+        alone = key in self.suspects or key in self.deaths
         if alone:
             since = self.suspects.get(key)
             if since is None:
                 since = self.suspects[key] = self._queue.now()
-            if self._queue.waits_since(since) or not await claims.alone(claim):
+            if self._queue.waits_since(since) or not await self._claims.alone(claim):
                 return SUSPECT_S
-        if self._recording_since is not None:
-            await self._crashes.claim((self.place, key), alone=alone)
+        if self._recording_since is not None and self.store is not None:
+            self._claimed[key], self._alone = None, alone
+            await self._write_claims(self.store)
         if not alone:
-            await claims.admit()
+            await self._claims.admit()
         return None
 
     def survived(self, key: str) -> None:
@@ -324,43 +328,26 @@ class Quarantine:
         since = self._recording_since
         if since is not None and not self.suspects and not self._queue.waits_since(since):
             self._recording_since = None
-        self._look()
-        self._crashes.release((self.place, key))
-
-    def of(self, key: str) -> Deaths | None:
-        """Return the deaths of a quarantined key; None if the key may be synced."""
-        deaths = self.deaths.get(key)
-        quarantined = deaths and deaths.count >= DEATHS_MAX and deaths.state == self._state(key)
-        return deaths if quarantined else None
-
-    @property
-    def quarantined(self) -> dict[str, Deaths]:
-        return {key: deaths for key in self.deaths if (deaths := self.of(key)) is not None}
-
-    def found(self, key: str, deaths: Deaths | None) -> None:
-        """Note the record of a key's deaths, or that it has none."""
-        self.over.discard(key)
-        if deaths is not None:
-            self.deaths[key] = deaths
-        elif self.deaths.pop(key, None) is None:
-            return
-        if deaths is None or self.of(key) is not None:  # another process has survived its sync
-            self.suspects.pop(key, None)
+        if key in self._claimed:
+            del self._claimed[key]
+            self._alone = False
+            self._changed.set()
         self._look()
 
     def release(self, key: str) -> None:
         """Forget the deaths, because a person requested a sync. The key stays a suspect."""
         if self.deaths.pop(key, None) is not None:
             self.suspects.setdefault(key, None)
-            self.over.add(key)
-            self._crashes.changed.set()
+            self._over.add(key)
+            self._changed.set()
 
     def _look(self) -> None:
         """Let the workers ask before each sync, or not any more."""
-        if self.suspects or self.deaths or self._recording_since is not None:
-            self._wary.add(self)
+        unsure = self.suspects or self.deaths or self._claimed
+        if unsure or self._recording_since is not None:
+            self._claims.wary.add(self)
         else:
-            self._wary.discard(self)
+            self._claims.wary.discard(self)
 
     def _state(self, key: str) -> str | None:
         """Return a digest of the desired state of the object; empty if it does not exist.
@@ -373,9 +360,73 @@ class Quarantine:
                 return informer.table.kind.digest(stored.value) if is_read(stored) else None
         return ""
 
+    # ---- what dead processes left
+
+    async def find(self, *, shared: bool) -> None:
+        """Find the keys that dead processes were syncing, and count the deaths of single keys.
+
+        A file has the keys of processes on this machine, and a record those of processes without a
+        disk. *shared* says whether other members of a group sync keys at the same time.
+        """
+        self._changed.set()  # the records of keys that this process holds now
+        if self._claims.directory is None or not self.name:
+            return
+        recorded = self._recorded(shared=shared)
+        found = [*self._claims.left_behind(self.name), *recorded]
+        together = {key for left in found if not left.alone for key in left.keys}
+        for key in together:
+            self.suspects.setdefault(key, None)
+        if together:
+            log.warning(
+                "a process died: the keys that it was syncing are synced alone, after all others",
+                controller=self._controller,
+                keys=", ".join(sorted(together)[:SHOWN_MAX]),
+                count=len(together),
+            )
+        unsure = found or self.suspects or len(self.quarantined) < len(self.deaths)
+        if not self._claims.on_disk and unsure and self._recording_since is None:
+            self._recording_since = self._queue.now()
+        self._look()
+        for left in found:
+            for key in left.keys if left.alone else ():
+                deaths = await self._note_death(key, left.process)
+                self._found(key, deaths)
+                self._report(key, deaths, quarantined=self.of(key) is not None)
+        if self.store is not None:
+            if not self._claims.on_disk:
+                self._begun = True
+                await self._write_claims(self.store)
+            for left in recorded:
+                await self._remove(self.store, left)
+
+    def _recorded(self, *, shared: bool) -> list[Left]:
+        """Return the keys in other processes' records that this process holds now.
+
+        Members of a group that are alive have records too. So if the keys are *shared*, only those
+        with such keys count, and those of this host: only one process without a disk runs there.
+        """
+        recorded = []
+        for process, (record, _) in self._others.items():
+            keys = tuple(filter(self._holds, record.keys))
+            if keys or not shared or record.host == self._host:
+                alone = record.alone and len(record.keys) == 1
+                recorded.append(Left(process, keys, alone=alone))
+        return recorded
+
+    def _found(self, key: str, deaths: Deaths | None) -> None:
+        """Note the record of a key's deaths, or that it has none."""
+        self._over.discard(key)
+        if deaths is not None:
+            self.deaths[key] = deaths
+        elif self.deaths.pop(key, None) is None:
+            return
+        if deaths is None or self.of(key) is not None:  # another process has survived its sync
+            self.suspects.pop(key, None)
+        self._look()
+
     async def _note_death(self, key: str, process: str) -> Deaths:
         """Record one more death; a state whose value is not kept is read from its store."""
-        store, known, state = self._crashes.store, self.deaths.get(key), self._state(key)
+        known, state = self.deaths.get(key), self._state(key)
         noted: Deaths | None = None
 
         def one_more(known: Deaths | None) -> Deaths:
@@ -398,148 +449,70 @@ class Quarantine:
                 if state is None and key in informer.table:
                     stored = await read(informer.store, key)
                     state = "" if stored is None else informer.table.kind.digest(stored.value)
-            if store is not None:
-                await rewrite(
-                    store, deaths_record(self._crashes.controller, self.place, key), change
-                )
+            if self.store is not None:
+                name = deaths_record(self._controller, self._place, key)
+                await rewrite(self.store, name, change)
         except StoreError as error:
             log.warning("cannot record that a process died in a sync", key=key, error=error)
             noted = None
             state = known.state if state is None and known is not None else state
         return noted or one_more(known)
 
-
-class ClaimRecord(msgspec.Struct, frozen=True):
-    """The keys that a process syncs, on which host, and whether it syncs one key alone."""
-
-    keys: tuple[Name, ...] = ()
-    host: str = ""
-    alone: bool = False
-
-
-class CrashRecords:
-    """The records of claims and deaths of one controller in NATS.
-
-    *report* is called with each key that a process died with, its deaths, and whether it is
-    quarantined. Without a `store`, nothing is recorded.
-    """
-
-    def __init__(
-        self, controller: str, claims: ClaimedKeys, report: Callable[..., None] = lambda *_: None
-    ) -> None:
-        self.controller, self.claims, self.report = controller, claims, report
-        self.store: Store | None = None
-        self.loops: list[Quarantine] = []
-        self.changed = asyncio.Event()  # something has to be written
-        self._prefix = claim_record(controller, "")
-        self._host = socket.gethostname()
-        self._claimed: dict[Name, None] = {}
-        self._alone = False
-        self._stored: Stored | None = None  # the record of this process as it was written last
-        self._begun = False
-        self._writing = asyncio.Lock()
-        self._others: dict[str, tuple[ClaimRecord, int]] = {}  # by process, with their revisions
+    # ---- records in NATS
 
     def observe(self, change: Change[Any]) -> None:
-        deaths_prefix, after = deaths_record(self.controller, "", "")[:-1], change.after
-        if change.key.startswith(deaths_prefix):
-            place, _, key = change.key.removeprefix(deaths_prefix).partition(".")
-            for loop in self.loops:
-                if loop.place == place:
-                    loop.found(key, None if after is None else deaths_in(after.value))
-        elif change.key.startswith(self._prefix):
-            process = change.key.removeprefix(self._prefix)
+        """Note a record as the watch shows it."""
+        name, after = change.key, change.after
+        if name.startswith(deaths := deaths_record(self._controller, self._place, "")):
+            found = None if after is None else deaths_in(after.value)
+            self._found(name.removeprefix(deaths), found)
+        elif name.startswith(self._prefix):
+            process = name.removeprefix(self._prefix)
             self._others.pop(process, None)
-            if after is not None and process != self.claims.process:
+            if after is not None and process != self._claims.process:
                 record = ClaimRecord()
                 with suppress(*DECODE_ERRORS):
                     record = msgspec.json.decode(after.value, type=ClaimRecord)
                 self._others[process] = record, after.revision
 
-    async def claim(self, name: Name, *, alone: bool) -> None:
-        """Note that this process begins to sync the key, and return when the record shows it.
-
-        Without the record, the sync begins all the same: nothing else would ever be synced.
-        """
-        if self.store is not None:
-            self._claimed[name], self._alone = None, alone
-            self.claims.wary.add(self)
-            await self._write_claims(self.store)
-
-    def release(self, name: Name) -> None:
-        if name in self._claimed:
-            del self._claimed[name]
-            self._alone = False
-            self.changed.set()
-            if not self._claimed:
-                self.claims.wary.discard(self)
-
-    def left_behind(self, loop: Quarantine, *, shared: bool) -> list[Left]:
-        """Return the keys that other processes have recorded and the *loop* holds now.
-
-        The members of a group that are alive have records too. So if the keys are *shared*, only
-        two kinds of records count: those with keys that this process holds now, and those of this
-        host, where only one process without a disk runs.
-        """
-        found = []
-        for process, (record, _) in self._others.items():
-            keys = tuple(
-                key for place, key in record.keys if place == loop.place and loop.holds(key)
-            )
-            if keys or not shared or record.host == self._host:
-                found.append(Left(process, keys, alone=record.alone and len(record.keys) == 1))
-        return found
-
-    async def found(self, left: Sequence[Left], place: str) -> None:
-        """Remove what `left_behind` returned from the records; show that this process runs.
+    async def _remove(self, store: Store, left: Left) -> None:
+        """Remove what was found from the record of a dead process.
 
         A process that died once more doesn't count twice, so a failure doesn't matter.
         """
-        store = self.store
-        if store is not None and not self.claims.on_disk:
-            self._begun = True
-            await self._write_claims(store)
-        for one in left if store is not None else ():
-            record, revision = self._others.get(one.process, (None, 0))
-            if store is None or record is None:
-                continue
-            name = f"{self._prefix}{one.process}"
-            rest = tuple(it for it in record.keys if it[0] != place or it[1] not in one.keys)
-            with suppress(StoreError):  # if the process has changed it, it lives
-                if rest:
-                    record = msgspec.structs.replace(record, keys=rest, alone=False)
-                    await store.update(name, msgspec.json.encode(record), revision=revision)
-                else:
-                    await store.delete(name, revision=revision)
+        record, revision = self._others.get(left.process, (ClaimRecord(), 0))
+        name, rest = f"{self._prefix}{left.process}", tuple(set(record.keys).difference(left.keys))
+        with suppress(StoreError):  # if the process has changed it, it lives
+            if rest:
+                record = msgspec.structs.replace(record, keys=rest, alone=False)
+                await store.update(name, msgspec.json.encode(record), revision=revision)
+            elif revision:
+                await store.delete(name, revision=revision)
 
-    async def write(self, listed: asyncio.Event) -> None:
+    async def write(self, store: Store, listed: asyncio.Event) -> None:
         """Write the record of this process, and delete the deaths of keys that were survived."""
         await listed.wait()
         while True:
-            await self.changed.wait()
-            self.changed.clear()
-            store = self.store
-            if store is not None and not (
-                await self._write_claims(store) and await self._delete_deaths(store)
-            ):
+            await self._changed.wait()
+            self._changed.clear()
+            if not (await self._write_claims(store) and await self._delete_deaths(store)):
                 await asyncio.sleep(RETRY_S)
-                self.changed.set()
+                self._changed.set()
 
     async def _delete_deaths(self, store: Store) -> bool:
         """Delete the records of keys that this process holds; return whether all are deleted."""
         written = True
-        for loop in self.loops:
-            for key in [key for key in loop.over if loop.holds(key)]:
-                name = deaths_record(self.controller, loop.place, key)
-                try:
-                    with suppress(NotFoundError):
-                        await store.delete(name, revision=(await store.get(name)).revision)
-                    loop.over.discard(key)
-                except NotLeadingError:
-                    continue  # the process that holds the key deletes the record
-                except StoreError as error:
-                    written = False
-                    log.warning("cannot delete the record of deaths yet", key=key, error=error)
+        for key in list(filter(self._holds, self._over)):
+            name = deaths_record(self._controller, self._place, key)
+            try:
+                with suppress(NotFoundError):
+                    await store.delete(name, revision=(await store.get(name)).revision)
+                self._over.discard(key)
+            except NotLeadingError:
+                continue  # the process that holds the key deletes the record
+            except StoreError as error:
+                written = False
+                log.warning("cannot delete the record of deaths yet", key=key, error=error)
         return written
 
     async def _write_claims(self, store: Store) -> bool:
@@ -551,25 +524,24 @@ class CrashRecords:
             return True
         async with self._writing:  # the claims of several workers are one write
             record = ClaimRecord(tuple(self._claimed), self._host, self._alone)
-            value, name = msgspec.json.encode(record), f"{self._prefix}{self.claims.process}"
+            value, name = msgspec.json.encode(record), f"{self._prefix}{self._claims.process}"
             try:
-                self._stored = (
-                    await rewrite(store, name, lambda _: value, seen=self._stored)
-                ).stored
+                written = await rewrite(store, name, lambda _: value, seen=self.stored)
             except NotLeadingError:
                 return True  # the next change writes the record
             except StoreError as error:
-                self._stored = None
+                self.stored = None
                 log.warning("cannot record the keys that are synced", error=error)
                 return False
+            self.stored = written.stored
             return True
 
-    async def close(self) -> None:
+    async def close(self, store: Store) -> None:
         """Delete the record of this process, so that the next process finds no death.
 
         It stays if the process is still syncing a key, which can't be stopped.
         """
-        if self.store is not None and self._begun and not self.claims.busy:
+        if self._begun and not self._claims.busy:
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    await self.store.delete(f"{self._prefix}{self.claims.process}")
+                    await store.delete(f"{self._prefix}{self._claims.process}")

@@ -21,9 +21,9 @@ def deaths_record(controller: str, place: str, key: str) -> str:
     return f"controllers.{controller}.deaths.{place}.{key}"
 
 
-def claim_record(controller: str, process: str) -> str:
-    """Return the key of the record of a process without a disk."""
-    return f"controllers.{controller}.held.{process}"
+def claim_record(controller: str, loop: int, process: str) -> str:
+    """Return the key of the record of a sync loop of a process without a disk."""
+    return f"controllers.{controller}.held.{loop}.{process}"
 
 
 class Deaths(msgspec.Struct, frozen=True, kw_only=True):

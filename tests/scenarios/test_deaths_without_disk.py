@@ -41,8 +41,8 @@ async def written(stores: MemoryStores) -> list[int]:
 
 async def die(stores: MemoryStores, process: str, *keys: str, alone: bool = False) -> None:
     """Leave the record of a process that died while it synced these keys."""
-    record = {"keys": [("apps", key) for key in keys], "host": "", "alone": alone}
-    name = f"controllers.apps.held.{process}"
+    record = {"keys": keys, "host": "", "alone": alone}
+    name = f"controllers.apps.held.0.{process}"
     await stores.store(PAUSES).create(name, json.dumps(record, separators=(",", ":")).encode())
 
 
@@ -78,7 +78,7 @@ async def test_after_a_death_each_key_is_recorded_until_all_were_synced() -> Non
     async with running(Slow(), stores=stores) as harness:
         await harness.run_for(2)
         (record,) = await records(stores)
-        assert sorted(record["keys"]) == [["apps", "market"], ["apps", "shop"]]
+        assert sorted(record["keys"]) == ["market", "shop"]
         assert not record["alone"]
         await harness.run_until_idle()
         assert [record["keys"] for record in await records(stores)] == [[]]
