@@ -342,10 +342,10 @@ class KeyedController(Hosted):
         self.host.history.event(key, type, reason, message)
 
     def holds(self, key: str) -> bool:
-        return self._loop.own.has(key)
+        return self._loop.has(key)
 
     def hold_only(self, keys: Collection[str]) -> None:
-        self._loop.own.only(keys)
+        self._loop.hold_only(keys)
 
     def resync(self, *keys: str) -> int:
         return self._loop.resync(keys)

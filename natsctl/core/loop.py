@@ -4,12 +4,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from natsctl.core.coordination.term import KeyFilter, OwnKeys, ShareListener, every_key
+from natsctl.core.coordination.term import KeyFilter, Leadership, every_key, keys_in
 from natsctl.core.counters import SyncCounters
 from natsctl.core.host import Host
-from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
+from natsctl.core.informer import (
+    Informer,
+    OnChange,
+    OnChanges,
+    catch_up,
+    deleted_keys,
+    read_values,
+)
 from natsctl.core.pauses import PausedKeys
 from natsctl.core.plan.record import PlanRecord
 from natsctl.core.quarantine import ClaimedKey
@@ -50,12 +57,24 @@ Start: TypeAlias = Callable[[Work[K]], Step]
 """Begins a sync of a claimed key; returns its result, or the rest of a sync that waits."""
 
 
+class ShareListener(Protocol):
+    """Enqueues the keys that this process gains, and forgets the keys that it loses."""
+
+    async def lost(self, holds: KeyFilter) -> None:
+        """Forget all keys for which *holds* is false: another process may sync them."""
+        ...
+
+    async def gained(self, gained: KeyFilter) -> None:
+        """Enqueue every key for which *gained* is true, if it exists or left anything behind."""
+        ...
+
+
 class SyncLoop(Generic[K]):
     """Calls one handler for every key on its queue, each key by one worker at a time.
 
     If this process shares its work with others (`Environment.leadership`), it syncs keys in its
     terms only. At the end of a term the syncs under way are cancelled. With a `ShareListener`, it
-    syncs only its own keys (`own`): only these are put on the queue and stay there.
+    syncs only its own keys (`has`): only these are put on the queue and stay there.
 
     Args:
         handler: syncs a key; it fails by raising.
@@ -78,15 +97,23 @@ class SyncLoop(Generic[K]):
     ) -> None:
         self.queue, self._host, self._pausing = queue, host, host.pausing
         self.counters = SyncCounters()
-        self.own = OwnKeys(self.queue.closed, lambda: self.paused.forget_unread())  # noqa: PLW0108 - set next
-        self.paused = PausedKeys(self.queue, self._pausing, holds=lambda key: self.own.has(key))  # noqa: PLW0108 - it changes
+        self.has: KeyFilter = every_key
+        """Returns whether this process may sync a key; an attribute: every change calls it."""
+        self.paused = PausedKeys(self.queue, self._pausing, holds=lambda key: self.has(key))  # noqa: PLW0108 - it changes
         self._handler, self._on_held_back = handler, on_held_back
         self.start: Start[K] = self._start
         self._context = log_context()
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
-        self._listener: ShareListener | None = None
+        self._informers: list[Informer[Any]] = []
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
+        self._leadership: Leadership | None = None
+        self._shared = False  # whether the keys are those of the shares of this process
+        self._listener: ShareListener | None = None
+        self._ready = 0  # the shares whose keys are synced
+        self._left = 0  # those that left since the tables began to catch up
+        self._kept = 0  # those of which values may be kept
+        self._moved = asyncio.Event()
 
     def watch(
         self,
@@ -99,7 +126,22 @@ class SyncLoop(Generic[K]):
         Several changes may be passed to *on_changes* at once, see `Informer.add`.
         """
         self._subscriptions.append(lambda: informer.subscribe(on_change, on_changes))
-        self.own.watch(informer)
+        self._informers.append(informer)
+
+    def hold_only(self, keys: Collection[K]) -> None:
+        """Sync no other keys than these; call this before the loop runs."""
+        self.has = frozenset(keys).__contains__
+
+    def count(self, table: Table[Any]) -> int:
+        """Return how many of the cached keys this process syncs now.
+
+        If it keeps only the values of its keys, these are counted, because a test of a million keys
+        takes a second. While keys move, some of them may count twice or not at all.
+        """
+        if table.divided:
+            return len(table.read_keys()) if self._ready or not self._shared else 0
+        keys = table.keys()
+        return len(keys) if self.has is every_key else sum(map(self.has, keys))
 
     async def run(
         self,
@@ -115,36 +157,115 @@ class SyncLoop(Generic[K]):
         term, and the tables then show all writes of the processes that held the keys before.
         Without a *listener*, this process holds every key in its terms, unless the loop `divides`.
         """
+        self._listener, self._plan = listener, self._host.environment.plan
+        leadership = self._leadership = self._host.environment.leadership
+        if self._plan is not None and not self._plan.continuous:
+            self._retry = _never_retry
+
+        async def work() -> None:
+            await (ready or self._host.begin)()
+            await self._run_workers(workers)
+
         async with AsyncExitStack() as stack:
-            self._listener, self._plan = listener, self._host.environment.plan
-            leadership = self.own.leadership = self._host.environment.leadership
-            stack.enter_context(self.own.running(self if self.divides or listener else None))
-            if self._plan is not None and not self._plan.continuous:
-                self._retry = _never_retry
+            if leadership is not None and (self.divides or listener is not None):
+                self._shared, self._kept = True, leadership.kept
+                stack.enter_context(leadership.moving(self._move))
             for subscription in self._subscriptions:
                 await stack.enter_async_context(subscription())
-            await self.own.synced()
-
-            async def work() -> None:
-                await (ready or self._host.begin)()
-                await self._run_workers(workers)
-
+            for informer in self._informers:
+                await informer.table.synced.wait()
             if leadership is None:
                 await work()
             else:
-                await leadership.lead(partial(self.own.lead, work), self.queue.closed)
+                lead = partial(self._lead, leadership, work) if self._shared else work
+                await leadership.lead(lead, self.queue.closed)
 
-    async def lost(self, holds: KeyFilter) -> None:
-        if self.own.leadership is not None and not self.own.leadership.mask:
+    async def _lead(self, leadership: Leadership, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the *work* of a term, once the tables show the writes of earlier processes."""
+        settled, divided = asyncio.Event(), [it for it in self._informers if it.table.partial]
+        try:
+            async with together() as group:
+                helpers = [
+                    group.create_task(self._follow(leadership, divided, settled), name="shares"),
+                    *(group.create_task(self._keep_all(it), name="all values") for it in divided),
+                ]
+                await settled.wait()
+                await work()
+                for task in helpers:
+                    task.cancel()
+        finally:
+            self._take(0)
+            await self._lost()
+
+    async def _follow(
+        self, leadership: Leadership, divided: Sequence[Informer[Any]], settled: asyncio.Event
+    ) -> None:
+        """Take the shares that come, and forget those that go.
+
+        A share is taken when the tables show what its last owner wrote, and its values have been
+        read. Until then, changes of its keys enqueue nothing, so all of them are enqueued.
+        """
+        while True:
+            self._moved.clear()
+            await self._lost()
+            come, self._left = leadership.mask & ~self._ready, 0
+            if come:
+                await first_of(catch_up(self._informers), self.queue.closed())
+                for informer in divided:
+                    await read_values(informer, leadership.keeps)
+                come &= ~self._left
+            self._take(self._ready | come)
+            settled.set()
+            if come:
+                await self._gained(keys_in(come, leadership.count))
+            if self._kept & ~leadership.mask:
+                self._kept = leadership.mask | leadership.busy
+                for informer in divided:
+                    await informer.release()
+                self.paused.forget_unread()
+            await self._moved.wait()
+
+    async def _keep_all(self, informer: Informer[Any]) -> None:
+        """Read every value once somebody reads objects of other processes.
+
+        A function that maps a change to keys may have failed until then, so all keys are enqueued.
+        """
+        await informer.table.wants_all.wait()
+        log.info("keeping the values of all objects", kind=informer.table.kind.name)
+        await read_values(informer, every_key)
+        await self._gained(self.has)
+
+    def _move(self, mask: int) -> None:
+        """Drop the shares that leave at once; `_follow` takes those that come."""
+        self._take(self._ready & mask)
+        self._left |= ~mask
+        self._kept |= mask
+        self._moved.set()
+
+    def _take(self, mask: int) -> None:
+        count = 1 if self._leadership is None else self._leadership.count
+        self._ready, self.has = mask, keys_in(mask, count)
+
+    async def _lost(self) -> None:
+        if self._leadership is not None and not self._leadership.mask:
             self.queue.feed_no_more()
-        await self.queue.keep(holds)
+        await self.queue.keep(self.has)
         if self._listener is not None:
-            await self._listener.lost(holds)
+            await self._listener.lost(self.has)
 
-    async def gained(self, gained: KeyFilter) -> None:
+    async def _gained(self, gained: KeyFilter) -> None:
         await self.paused.quarantine.find(shared=True)
         if self._listener is not None:
             await self._listener.gained(gained)
+
+    async def _give_up(self, key: K) -> None:
+        """Forget what is known of a key that was lost during its sync."""
+        self.queue.drop(key)
+        self._moved.set()
+        for informer in self._informers:
+            if informer.table.partial:
+                await informer.release(tuple(informer.table.of_primary(str(key))))
+        self.paused.forget_unread()
 
     async def _run_workers(self, workers: int) -> None:
         self.queue.answers = True
@@ -152,7 +273,7 @@ class SyncLoop(Generic[K]):
             await self._pausing.listed.wait()
             quarantine = self.paused.quarantine
             with self._pausing.claims.of_loop(quarantine.name, workers) as claims:
-                await quarantine.find(shared=self.own.shared)
+                await quarantine.find(shared=self._shared)
                 self._context = log_context()
                 async with together() as group:
                     with supervising():
@@ -166,7 +287,7 @@ class SyncLoop(Generic[K]):
         """Sync keys one after the other; the *claim* notes the key in case the process dies."""
         queue, retry, counters, start = self.queue, self._retry, self.counters, self.start
         pausing, pauses, wary = self._pausing, self.paused.pauses, self._pausing.claims.wary
-        own, shared, leadership = self.own, self.own.shared, self.own.leadership
+        shared, leadership = self._shared, self._leadership
         slices = Slices()
         clock, slice_ends, left = slices.clock, 0.0, 0
         worker = cast("asyncio.Task[None]", asyncio.current_task())
@@ -224,9 +345,8 @@ class SyncLoop(Generic[K]):
                 else:
                     self._plan.synced(key, outcome.after)
             queue.settle(key, outcome, retry)
-            if shared and not own.has(key):
-                queue.drop(key)
-                await own.give_up(key)
+            if shared and not self.has(key):
+                await self._give_up(key)
             if left < 0 or (queue.ready and (not left or clock() >= slice_ends)):
                 await asyncio.sleep(0)  # events of its writes arrive first
                 left = 0
@@ -245,7 +365,7 @@ class SyncLoop(Generic[K]):
         """
         current_sync.set(None)
         key, queue, begin = work.key, self.queue, self.start
-        if not self.own.has(key):
+        if not self.has(key):
             queue.drop(key)
             queue.give_back(key)
             return None
@@ -275,12 +395,12 @@ class SyncLoop(Generic[K]):
                 queue.give_back(key)
                 return None
             paused = self._pausing.whole is not None and self._plan is None
-            if paused or not self.own.has(key) or self.paused.reason(key) is not None:
+            if paused or not self.has(key) or self.paused.reason(key) is not None:
                 claim.release()
                 queue.give_back(key, untouched=True)  # the next worker sees to it
                 return None
             work.at = queue.now()  # the sync begins only now
-        if self.own.leadership is not None and not self.own.leadership.leads:
+        if self._leadership is not None and not self._leadership.leads:
             queue.give_back(key, untouched=True)
             raise asyncio.CancelledError
         return begin
@@ -313,16 +433,6 @@ class KeyLoop(SyncLoop[str]):
             self.primary.informer, lambda it: self.primaries_changed((it,)), self.primaries_changed
         )
 
-    def count(self, table: Table[Any]) -> int:
-        """Return how many of the cached keys this process syncs now.
-
-        If it keeps only the values of its keys, these are counted, because a test of a million keys
-        takes a second. While keys move, some of them may count twice or not at all.
-        """
-        if not table.divided:
-            return self.own.count(table.keys())
-        return len(table.read_keys()) if self.own.any else 0
-
     def enqueue(
         self,
         key: str,
@@ -332,7 +442,7 @@ class KeyLoop(SyncLoop[str]):
         after: float = 0.0,
     ) -> None:
         """Sync the key *after* seconds from now, by default with the operation's priority."""
-        if self.own.has(key):
+        if self.has(key):
             if operation is _MANUAL:
                 self.paused.quarantine.release(key)
             self.queue.offer(key, operation, priority=priority, after=after)
@@ -351,7 +461,7 @@ class KeyLoop(SyncLoop[str]):
         for key in keys:
             self.request(key, Operation.MANUAL)
         if keys:
-            return self.own.count(keys)
+            return sum(map(self.has, keys))
         table = self.primary.informer.table
         self.enqueue_all(table.read_keys())  # of all keys that this process holds
         return self.count(table)
@@ -362,7 +472,7 @@ class KeyLoop(SyncLoop[str]):
         A key that was skipped because it was invalid is synced again, even if the object is back at
         its last valid state. The queue notes the last state of a deleted object.
         """
-        primary, paused, has = self.primary, self.paused, self.own.has
+        primary, paused, has = self.primary, self.paused, self.has
         has_all, knows = has is every_key, bool(paused.pauses)
         works = self.queue.works
         kind = primary.kind
@@ -416,9 +526,9 @@ class KeyLoop(SyncLoop[str]):
 
         self.queue.feed(keys, add)
 
-    async def gained(self, gained: KeyFilter) -> None:
+    async def _gained(self, gained: KeyFilter) -> None:
         """Enqueue primaries that exist or were deleted; see `ShareListener`."""
-        await super().gained(gained)
+        await super()._gained(gained)
         table, store = self.primary.informer.table, self.primary.informer.store
 
         def is_gained(key: str) -> bool:

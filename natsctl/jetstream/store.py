@@ -253,8 +253,15 @@ class LeaseStore(KvStore):
         kind: a part of the bucket, or by default all of it as bytes.
     """
 
-    def __init__(self, connection: Connection, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> None:
-        super().__init__(Bucket(connection, LEASES.bucket, bulk=False), kind)
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        ttl_s: float,
+        kind: KvKind[Any] = LEASES,
+        verify_s: float = VERIFY_S,
+    ) -> None:
+        super().__init__(Bucket(connection, LEASES.bucket, bulk=False), kind, verify_s=verify_s)
         self._ensured = False  # whether the bucket of another domain exists
         self._expire_s = max(1, math.ceil(EXPIRE * ttl_s))  # the server's resolution is one second
 
@@ -412,7 +419,7 @@ class Nats(Guarded):
 
         A *kind* selects a part of the bucket.
         """
-        return LeaseStore(self.connection, ttl_s=ttl_s, kind=kind)
+        return LeaseStore(self.connection, ttl_s=ttl_s, kind=kind, verify_s=self._verify_s)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[StreamRecorder]:

@@ -260,7 +260,7 @@ class InformerController(Hosted):
 
     def hold_only(self, keys: Collection[str]) -> None:
         for kind in self._watched():
-            kind.loop.own.only(keys)
+            kind.loop.hold_only(keys)
 
     def resync(self, *keys: str) -> int:
         """Call the watchers with these objects, or all objects of this process, as at a start.

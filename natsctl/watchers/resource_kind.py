@@ -210,10 +210,10 @@ class ResourceKind:
     # ---- the objects of this process
 
     def holds(self, key: str) -> bool:
-        return self.loop.own.has(key)
+        return self.loop.has(key)
 
     def count(self) -> int:
-        return sum(self.loop.own.count(source.informer.table.keys()) for source in self.sources)
+        return sum(self.loop.count(source.informer.table) for source in self.sources)
 
     async def lost(self, holds: KeyFilter) -> None:
         def drop(key: str) -> None:

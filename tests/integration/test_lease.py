@@ -1,6 +1,7 @@
 """Leader election over a real bucket: its record stays, and its heartbeats expire."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -94,6 +95,21 @@ async def test_one_of_many_sessions_leads_and_the_next_takes_over(nats: Nats) ->
         async with taking_part(nats) as three:
             await eventually(lambda: len(three.state().members) == 1)
             assert sum(part.leadership.leads for part in (one, two, three)) == 1
+
+
+async def test_nobody_is_alarmed_when_the_heartbeat_of_a_session_that_is_over_expires(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "natsctl")
+    async with connect(nats_server.url, verify_s=0.5) as nats, taking_part(nats, ttl_s=1.0) as one:
+        await eventually(lambda: leads(one))
+        async with taking_part(nats, ttl_s=1.0) as two:
+            await eventually(lambda: two.state().known)
+        again = "watching the leases again"
+        await eventually(lambda: again in caplog.text, within_s=EXPIRY_S)
+        assert one.leadership.leads
+    assert "vanished from" in caplog.text  # what it says to those who ask
+    assert "lease out of reach" not in caplog.text
 
 
 async def test_the_lease_bucket_has_three_replicas_in_a_cluster(nats_cluster: NatsCluster) -> None:

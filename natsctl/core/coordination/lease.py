@@ -8,8 +8,7 @@ and no two clocks are compared. All times are shares of the time to live, by thi
     renew 0.15 · step down 0.5 · void 0.7 · others wait 0.85
 
 A session that stepped down, or whose renewal was refused, is over for good. Its process begins
-again under another name. Whoever takes over first writes an *end mark* on the heartbeat, by
-compare-and-set: a late renewal and an end mark exclude each other.
+again under another name.
 
 *Assumes* that the clocks of two processes run at the same speed within a tenth.
 """
@@ -40,8 +39,7 @@ TTL_MIN_S, TTL_MAX_S = 1.0, 3600.0
 
 S = TypeVar("S")
 
-Digits = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
-"""A mask with a bit for each share."""
+Digits = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]  # a bit for each share
 
 BUCKET = "natsctl_leases"
 _SENT_MAX = 64  # renewals whose times are kept
@@ -72,13 +70,12 @@ class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
         return self == other or not self._differing(other)
 
     def only_elsewhere(self, other: "Workload") -> bool:
-        """Return whether both are the same controller, but in different clusters."""
         return self._differing(other) == ["cluster"]
 
     def _differing(self, other: "Workload") -> list[str]:
-        fields = msgspec.structs.asdict(other)
-        pairs = ((name, ours, fields[name]) for name, ours in msgspec.structs.asdict(self).items())
-        return [name for name, ours, theirs in pairs if ours and theirs and ours != theirs]
+        theirs = msgspec.structs.asdict(other)
+        ours = msgspec.structs.asdict(self).items()
+        return [name for name, value in ours if value and theirs[name] not in {"", value}]
 
     def __str__(self) -> str:
         owner = self.owner or "an unknown kind"
@@ -210,10 +207,7 @@ class Lease:
 
     def __init__(self, name: str, identity: str, ttl_s: float) -> None:
         if not TTL_MIN_S <= ttl_s <= TTL_MAX_S:
-            wrong, needed = "short", f"{TTL_MIN_S:g} s or more"
-            if ttl_s > TTL_MAX_S:
-                wrong, needed = "long", f"{TTL_MAX_S:g} s or less"
-            raise UsageError(f"a lease of {ttl_s:g} s is too {wrong}: give it {needed}")
+            raise UsageError(f"a lease of {ttl_s:g} s: give it {TTL_MIN_S:g} s to {TTL_MAX_S:g} s")
         self.session = f"{identity}:{secrets.token_hex(4)}"
         self.key = heartbeat_key(name, self.session)
         self.ttl_s = ttl_s
@@ -228,8 +222,8 @@ class Lease:
     @property
     def step_down_at(self) -> float:
         """When this process cancels its syncs, unless a renewal comes back before."""
-        began = self._returned > -math.inf
-        return self._returned + STEP_DOWN * self.ttl_s if began else math.inf
+        step_down_at = self._returned + STEP_DOWN * self.ttl_s
+        return step_down_at if self._returned > -math.inf else math.inf
 
     @property
     def void_at(self) -> float:

@@ -6,7 +6,7 @@ share.
 
 A session works on a share while the record, as its watch shows it, gives it the share, and its
 newest heartbeat that came back through that watch was sent less than 0.7 of the time to live ago.
-Why can't two sessions work on a share?
+Why can't two sessions work on a share? `tests/model` checks it:
 
 - To take it, another session first ends the owner, by an end mark on a heartbeat that it saw 0.85
   of the time to live ago. Compare-and-set shows that no later one was stored, so the owner's
@@ -15,8 +15,6 @@ Why can't two sessions work on a share?
   before it sees a newer record, whatever became of the release.
 - Whoever makes a lost or damaged record again has waited for 0.85 of the time to live. A heartbeat
   that came back to an owner that hasn't seen the damage is older.
-
-`tests/model` checks these rules.
 """
 
 import asyncio
@@ -51,8 +49,14 @@ from natsctl.core.coordination.lease import (
     steady,
 )
 from natsctl.core.coordination.term import SHARES, Clock, Leadership, Work
-from natsctl.core.task_group import together
-from natsctl.errors import ConflictError, NotFoundError, StoreError, StoreMissingError
+from natsctl.core.task_group import first_of, together
+from natsctl.errors import (
+    ConflictError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    WatchBrokenError,
+)
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Store
 from natsctl.telemetry.logger import get_logger
@@ -85,9 +89,8 @@ class Shares:
     """The shares of a controller as one process sees them, and what the rules allow it.
 
     It does no I/O. The `see_` methods take what the watch shows, in its order, and the other ones
-    return what to do. Masks have a bit for each share.
-
-    With a *count* of 1 they elect a leader. Sessions with another *workload* are strangers.
+    return what to do. Masks have a bit for each share. With a *count* of 1 they elect a leader.
+    Sessions with another *workload* are strangers.
     """
 
     def __init__(
@@ -211,11 +214,8 @@ class Shares:
     @property
     def wait_s(self) -> float:
         """How long a session that isn't heard of may still work."""
-        longest_s = self.lease.ttl_s
-        for other in self.others.values():
-            if other.heartbeat is not None and other.heartbeat.ttl_s > longest_s:
-                longest_s = other.heartbeat.ttl_s
-        return WAIT * longest_s
+        beats = [other.heartbeat for other in self.others.values() if other.heartbeat]
+        return WAIT * max(self.lease.ttl_s, *[beat.ttl_s for beat in beats], 0.0)
 
     @property
     def good(self) -> bool:
@@ -226,14 +226,11 @@ class Shares:
     def ours(self) -> bool:
         """Whether the record is of this controller in this mode, or names nobody who may work."""
         record = self.record
-        return (
-            record is None
-            or all(map(self.ended, self.masks))
-            or (record.shares == self.count and self.workload.same(record.work))
-        )
+        if record is None or all(map(self.ended, self.masks)):
+            return True
+        return record.shares == self.count and self.workload.same(record.work)
 
     def alive(self, now: float) -> bool:
-        """Return whether a heartbeat that came back was sent lately enough."""
         return not self.lease.lapse(now) and now < self.lease.void_at
 
     def works(self, now: float) -> int:
@@ -243,7 +240,6 @@ class Shares:
         return self.masks.get(self.lease.session, 0) & ~self.released
 
     def ended(self, session: str) -> bool:
-        """Return whether the session's end mark came back."""
         other = self.others.get(heartbeat_key(self.name, session))
         return other is not None and other.over
 
@@ -299,9 +295,7 @@ class Shares:
 
     def heartbeat(self, now: float) -> SessionHeartbeat:
         return SessionHeartbeat(
-            session=self.lease.session,
-            ttl_s=self.lease.ttl_s,
-            shares=self.count,
+            *(self.lease.session, self.lease.ttl_s, self.count),
             seen=self.revision,
             ready=self.good and now >= self.calm_at,
             unreadable=f"{self.unreadable:x}",
@@ -314,10 +308,8 @@ class Shares:
     def refused(self) -> str:
         """Return why this process doesn't take part: others run the controller in another way."""
         for holder in self.former.values():
-            return (
-                f"{holder} runs {self.name} with version 0.2: stop all its daemons of that "
-                "version first"
-            )
+            version = f"{holder} runs {self.name} with version 0.2"
+            return f"{version}: stop all its daemons of that version first"
         if self.ours or self.record is None:
             return ""
         holder = next(session for session in self.masks if not self.ended(session))
@@ -329,7 +321,6 @@ class Shares:
         return f"{holder} {does}: run all its processes with {option}, or none"
 
     def waits_for(self) -> str:
-        """Return why this process has no shares."""
         if self.damaged:
             return "the record was lost or damaged, and is made again after a while"
         holder = next(iter(self.masks), "")
@@ -338,22 +329,13 @@ class Shares:
     # ---- who should have what
 
     def _part(self, now: float) -> tuple[int, int]:
-        """Return how many shares each session takes, and those that no other session can read.
-
-        Sessions count that live and take shares.
-        """
+        """Return how many shares each session takes, and those that no other one can read."""
         count, only_here, wait_s = 1, self.every, self.wait_s
         for other in self.others.values():
-            beat = other.heartbeat
-            if (
-                beat is not None
-                and beat.ready
-                and other.exists
-                and not other.over
-                and beat.shares == self.count
-                and self.workload.same(beat.work)
-                and now - other.since < wait_s
-            ):
+            beat = other.heartbeat if other.exists and not other.over else None
+            if beat is None or not beat.ready or now - other.since >= wait_s:
+                continue
+            if beat.shares == self.count and self.workload.same(beat.work):
                 count += 1
                 only_here &= int(beat.unreadable, 16)
         return -(-self.count // count), only_here
@@ -361,8 +343,8 @@ class Shares:
     def give_up(self, now: float, mine: int, busy: int) -> int:
         """Choose the shares to give up, and return those that stay until their syncs have ended.
 
-        Given up are those with objects that others can read and this session can't, and those
-        above its part, where those that were chosen before stay chosen.
+        Others can read the objects of these shares and this session can't, or they're above its
+        part; those that were chosen before stay chosen.
         """
         part, only_here = self._part(now)
         giving, rest = mine & self.unreadable & ~only_here, mine & ~only_here & ~self.unreadable
@@ -373,7 +355,6 @@ class Shares:
         return mine & ~(giving & ~busy)
 
     def take(self, now: float, mine: int, owned: int) -> int:
-        """Return the free shares to take: up to this session's part, and what no other can read."""
         if now < self.calm_at or self.former:
             return 0
         part, only_here = self._part(now)
@@ -415,12 +396,7 @@ class ShareState(msgspec.Struct, frozen=True):
 
 Request = Callable[[], Awaitable[object]]
 FirstRun = Callable[[str], Awaitable[bool]]
-"""Returns whether no process can have run the named controller with a record."""
-
-
-async def always_first(_name: str) -> bool:
-    """Return True for every controller."""
-    return True
+"""Returns whether no process can have run the named controller with a record; None: none can."""
 
 
 class Participation:
@@ -430,11 +406,9 @@ class Participation:
     the terms of the `leadership` in which the controller's loops work.
 
     Args:
-        leases: opens a part of the bucket of leases.
         count: the number of shares: 1 to elect a leader, else `SHARES`.
         ttl_s: others take over within this time after a process has died; see `Lease`.
-        clusters: the identity of the Kubernetes cluster by controller; with *owner*, the kind of
-            the primaries, and *installation* a part of the `Workload`.
+        clusters: the identity of the Kubernetes cluster by controller, a part of the `Workload`.
         identity: the name of this process; by default its host and process id.
     """
 
@@ -449,7 +423,7 @@ class Participation:
         clock: Clock = steady,
         installation: str = "",
         clusters: Mapping[str, str] = NO_CLUSTERS,
-        first_run: FirstRun = always_first,
+        first_run: FirstRun | None = None,
         identity: str = "",
     ) -> None:
         self.name = name
@@ -473,39 +447,36 @@ class Participation:
         self._logged: object = None  # what the last log line said
 
     def state(self) -> ShareState:
-        shares, leadership = self._shares, self.leadership
+        shares, masks, leadership = self._shares, self._shares.masks, self.leadership
         works = leadership.leads and leadership.epoch is not None
-        free = shares.every & ~sum(shares.masks.values())
         return ShareState(
             name=self.name,
             identity=shares.lease.session,
             count=shares.count,
             works=works,
             epoch=leadership.epoch if works else None,
-            shares={session: mask.bit_count() for session, mask in shares.masks.items()},
+            shares={session: mask.bit_count() for session, mask in masks.items()},
             draining=shares.giving.bit_count(),
-            draining_s=self._draining_s if shares.giving else 0.0,
-            moving=bool(shares.giving or free or shares.damaged),
+            draining_s=self._draining_s,
+            moving=bool(shares.giving or shares.damaged or shares.every & ~sum(masks.values())),
             known=self._known,
             trouble=self._refused or self._error,
         )
 
-    def whose(self, key: str) -> str | None:
-        """Return the session that has the key, None if that isn't known."""
-        if self.leadership.has(key):
-            return self._shares.lease.session
-        share = self.leadership.share_of(key)
-        masks = self._shares.masks.items() if self._shares.good else ()
-        return next((session for session, mask in masks if mask >> share & 1), None)
+    def whose(self, key: str) -> tuple[str, int, float]:
+        """Return the session that has the key, empty if that isn't known, and the key's share.
 
-    def share_of(self, key: str) -> tuple[int, float]:
-        """Return the share of a key, and for how many seconds this process gives it up."""
-        share = self.leadership.share_of(key)
-        return share, self._draining_s if self._shares.giving >> share & 1 else 0.0
+        The last is for how many seconds this process gives the share up.
+        """
+        shares, share = self._shares, self.leadership.share_of(key)
+        masks = shares.masks if shares.good else {}
+        owner = next((session for session, mask in masks.items() if mask >> share & 1), "")
+        owner = shares.lease.session if self.leadership.has(key) else owner
+        return owner, share, self._draining_s if shares.giving >> share & 1 else 0.0
 
     @property
     def _draining_s(self) -> float:
-        return self._clock() - self._draining_since
+        return self._clock() - self._draining_since if self._shares.giving else 0.0
 
     async def during(self, work: Work, synced: asyncio.Event) -> None:
         """Call *work*, whose loops run in terms only, and take part until it has ended.
@@ -513,25 +484,18 @@ class Participation:
         A term is sought once a loop is ready to run, or *synced* is set because there is no loop.
         The shares are released after *work* has ended. Raises what *work* raises.
         """
-
-        async def seek() -> None:
-            await synced.wait()
-            self.leadership.sought.set()
-
         async with together() as group:
             working = group.create_task(work())
-            seeking = group.create_task(seek())
-            part = group.create_task(self._take_part(), name=f"shares of {self.name}")
+            part = group.create_task(self._take_part(synced), name=f"shares of {self.name}")
             try:
                 await asyncio.wait((working,))
             finally:
-                seeking.cancel()
                 part.cancel()
 
-    async def _take_part(self) -> None:
-        """Begin one session after the other, and leave the shares to others at the end."""
+    async def _take_part(self, synced: asyncio.Event) -> None:
         shares, leadership = self._shares, self.leadership
-        await leadership.sought.wait()
+        await first_of(leadership.sought.wait(), synced.wait())
+        leadership.sought.set()
         try:
             async with together() as group:
                 group.create_task(self._watch(), name=f"watch of the shares of {self.name}")
@@ -552,7 +516,7 @@ class Participation:
                     await leadership.quiet()
                     await self._leave()
             except (StoreError, TimeoutError) as error:
-                log.warning("record left to expire", error=_text_of(error))
+                log.warning("record left to expire", error=str(error) or "no answer in time")
 
     async def _leave(self) -> None:
         shares, lease = self._shares, self._shares.lease
@@ -572,7 +536,6 @@ class Participation:
     # ---- the watch
 
     async def _watch(self) -> None:
-        pause_s = RETRY * self._shares.lease.ttl_s
         while True:
             try:
                 try:
@@ -581,32 +544,41 @@ class Participation:
                     await self._see_list({})
             except StoreError as error:
                 self._log_error(error)
-            await asyncio.sleep(min(pause_s, WATCH_MAX_S))
+            await asyncio.sleep(min(RETRY * self._shares.lease.ttl_s, WATCH_MAX_S))
 
     async def _hear(self) -> None:
-        """Pass what a watch shows to the rules, a list at its end and all at once."""
+        """Pass what a watch shows to the rules, a list at its end and all at once.
+
+        That a watch ends after its list alarms nobody. It does so when the server has deleted the
+        heartbeat of a session that's over, which leaves no marker.
+        """
         shares, listing, shown = self._shares, True, dict[str, tuple[bytes, int]]()
-        async with self._store.watch() as events:
-            async for event in events:
-                if isinstance(event, Listing):
-                    if self._incarnation not in {"", event.incarnation}:
-                        shares.see_list({}, self._clock())
-                    self._incarnation, listing, shown = event.incarnation, True, {}
-                elif isinstance(event, Listed):
-                    await self._see_list(shown)
-                    listing = False
-                elif isinstance(event, Applied) and listing:
-                    shown[event.stored.key] = event.stored.value, event.stored.revision
-                elif isinstance(event, Applied):
-                    stored = event.stored
-                    shares.see(stored.key, stored.value, stored.revision, self._clock())
-                elif isinstance(event, Deleted) and not listing:
-                    shares.see(event.key, None, event.revision, self._clock())
-                self._changed.set()
+        try:
+            async with self._store.watch() as events:
+                async for event in events:
+                    if isinstance(event, Listing):
+                        if self._incarnation not in {"", event.incarnation}:
+                            shares.see_list({}, self._clock())
+                        self._incarnation, listing, shown = event.incarnation, True, {}
+                    elif isinstance(event, Listed):
+                        await self._see_list(shown)
+                        listing = False
+                    elif isinstance(event, Applied) and listing:
+                        shown[event.stored.key] = event.stored.value, event.stored.revision
+                    elif isinstance(event, Applied):
+                        stored = event.stored
+                        shares.see(stored.key, stored.value, stored.revision, self._clock())
+                    elif isinstance(event, Deleted) and not listing:
+                        shares.see(event.key, None, event.revision, self._clock())
+                    self._changed.set()
+        except WatchBrokenError as error:
+            if listing:
+                raise
+            log.debug("watching the leases again", reason=error)
 
     async def _see_list(self, shown: Mapping[str, tuple[bytes, int]]) -> None:
-        first_run = False
-        if not self._shares.listed and self._shares.key not in shown:
+        first_run = not self._shares.listed and self._shares.key not in shown
+        if first_run and self._first_run is not None:
             first_run = await self._first_run(self.name)
         self._shares.see_list(shown, self._clock(), first_run=first_run)
         self._changed.set()
@@ -634,7 +606,7 @@ class Participation:
                 self._end_term(lost, at_once=True)
             elif own != leadership.mask:
                 leadership.move(own)
-        elif own and leadership.is_quiet:
+        elif own and not leadership.running:
             leadership.begin(shares.seen, shares.lease.void_at, own)
 
     def _end_term(self, reason: str, *, at_once: bool) -> None:
@@ -649,8 +621,8 @@ class Participation:
     def _send(self, group: asyncio.TaskGroup, now: float) -> None:
         """Send what is due: the heartbeat, a change of the record, end marks.
 
-        What is decided is stored over the message on which the decision rests, even if another one
-        is seen before the request begins.
+        A decision is stored over the message on which it rests, even if another one is seen before
+        the request begins.
         """
         shares, lease, leadership = self._shares, self._shares.lease, self.leadership
         beat = shares.heartbeat(now)
@@ -659,7 +631,7 @@ class Participation:
         if shares.revision != self._asked:
             self._not_before.pop(shares.key, None)
         record = shares.make_again(now)
-        if record is None and (leadership.begun.is_set() or leadership.is_quiet):
+        if record is None and (leadership.begun.is_set() or not leadership.running):
             giving = shares.giving
             record = shares.change(now, leadership.busy)
             if shares.giving != giving:
@@ -675,7 +647,6 @@ class Participation:
             self._start(group, now, key, partial(self._replace, key, mark, other.revision))
 
     def _start(self, group: asyncio.TaskGroup, now: float, key: str, request: Request) -> bool:
-        """Send a request, unless one for the key is on its way, or was refused shortly before."""
         if key in self._sending or now < self._not_before.get(key, now):
             return False
         task = group.create_task(self._request(key, request), name=f"write of {key}")
@@ -688,8 +659,7 @@ class Participation:
             async with asyncio.timeout(RENEW * lease.ttl_s):
                 await request()
             self._known, self._error = True, ""
-            if key == lease.key:
-                again_s = 0.0
+            again_s = 0.0 if key == lease.key else RENEW
         except ConflictError:
             pass  # the watch shows what it was
         except (StoreError, TimeoutError) as error:
@@ -725,18 +695,13 @@ class Participation:
         await self._replace_own(lease, lease.renew(self._clock(), beat))
 
     async def _replace_own(self, lease: Lease, beat: SessionHeartbeat) -> None:
-        """Store a heartbeat or the end mark of this session, whatever became of the one before.
-
-        An end mark stays.
-        """
+        """Store a heartbeat, whatever became of the one before; an end mark stays."""
         while True:
-            try:
+            with suppress(ConflictError, StoreMissingError):
                 revision = await self._replace(lease.key, beat, lease.revision)
-            except (ConflictError, StoreMissingError):
-                current = await read(self._store, lease.key)
-            else:
                 lease.revision = max(lease.revision, revision)
                 return
+            current = await read(self._store, lease.key)
             lease.revision = 0 if current is None else current.revision
             stored = None if current is None else decoded(current.value, SessionHeartbeat)
             if stored is not None and stored.over:
@@ -774,10 +739,6 @@ class Participation:
 
     def _log_error(self, error: Exception) -> None:
         self._known, before = False, self._error
-        self._error = _text_of(error)
+        self._error = str(error) or "no answer in time"
         if self._error != before:
             log.warning("lease out of reach", error=self._error)
-
-
-def _text_of(error: Exception) -> str:
-    return str(error) or "no answer in time"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from natsctl import Controller, Operator, StoreError, kv
-from natsctl.core.coordination.shares import FirstRun, Participation, always_first
+from natsctl.core.coordination.shares import FirstRun, Participation
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreTimeoutError
 from natsctl.jetstream.store import LEASES
@@ -134,7 +134,7 @@ class SharingMember(Generic[C]):
         controller: C,
         *,
         rate: float = 1.0,
-        first_run: FirstRun = always_first,
+        first_run: FirstRun | None = None,
     ) -> None:
         self.controller = controller
         self.way, clock = Way(), asyncio.get_running_loop().time
@@ -186,7 +186,7 @@ class SharingGroup(Generic[C]):
     def living(self) -> list[SharingMember[C]]:
         return [member for member in self.members if not member.leaving]
 
-    def join(self, *, rate: float = 1.0, first_run: FirstRun = always_first) -> None:
+    def join(self, *, rate: float = 1.0, first_run: FirstRun | None = None) -> None:
         member = SharingMember(self.stores, self._make(), rate=rate, first_run=first_run)
         self.members.append(member)
 

@@ -136,7 +136,7 @@ class ProcessLife:
         with leadership.moving(partial(self._moved, group)):
             await self.part.during(self.program.run, self.program.synced)
 
-    def _moved(self, group: "SimulatedGroup", mask: int, _kept: int) -> None:
+    def _moved(self, group: "SimulatedGroup", mask: int) -> None:
         self.moved_at = asyncio.get_running_loop().time()
         if mask and (other := group.also_on(mask, self)):
             self.network.on_overlap(f"{self.name} and {other} work on the same keys")
