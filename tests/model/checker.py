@@ -18,6 +18,7 @@ TICK = 9  # the rank of a tick of the clock
 NEVER = 99  # a quiet world doesn't take this step
 _NONE = -1
 _BITS = 24  # for the number of a part
+_RECENT_MAX = 100_000
 
 
 class Model(Protocol[State]):
@@ -97,20 +98,25 @@ class Search(Generic[State]):
         queue = [self._packed(model.tidy(model.start()))]
         numbers[queue[0]] = 0
         came.append(_NONE)
+        recent: dict[State, int] = {}  # before their names are tidied, which takes longest
         for packed in queue:
             state = self._state(packed)
+            if len(recent) > _RECENT_MAX:
+                recent.clear()
             at = len(self._quiet)
             lowest, quiet = NEVER, _NONE
             for rank, _, following in model.steps(state):
                 self._steps += 1
-                tidied = model.tidy(following)
-                reached = self._packed(tidied)
-                number = numbers.setdefault(reached, len(queue))
-                if number == len(queue):
-                    queue.append(reached)
-                    came.append(at)
-                    if model.conflict(tidied):
-                        return "two at once", number, 0
+                number = recent.get(following, _NONE)
+                if number == _NONE:
+                    tidied = model.tidy(following)
+                    reached = self._packed(tidied)
+                    number = recent[following] = numbers.setdefault(reached, len(queue))
+                    if number == len(queue):
+                        queue.append(reached)
+                        came.append(at)
+                        if model.conflict(tidied):
+                            return "two at once", number, 0
                 if rank < lowest:
                     lowest, quiet = rank, number
             self._quiet.append(quiet)

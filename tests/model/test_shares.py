@@ -45,9 +45,7 @@ LARGE = {
     "three members, and the record is deleted": with_faults(deleted=1)._replace(members=3),
     "two shares": QUIET._replace(shares=2, unread=1),
     "two shares that are given up": Scope(shares=2, unread=1, lossy=False),
-    "three members and two shares, `T` of 3 ticks and a limit of 2": QUIET._replace(
-        members=3, shares=2, unread=1, wait=3, limit=2
-    ),
+    "three members and two shares": QUIET._replace(members=3, shares=2, unread=1),
 }
 
 
