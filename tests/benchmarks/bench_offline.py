@@ -24,7 +24,7 @@ from nats.js.manager import JetStreamManager
 
 from natsctl import Controller, ControllerRuntime, Object, Operator, kv, primary
 from natsctl.core.coordination.shares import Participation
-from tests.support.stores.offline_bucket import FIRST, SID, OfflineStores, message
+from tests.support.stores.bucket_server import FIRST, SID, OfflineStores, message
 
 KEYS, ROUNDS = 10_000, 15
 COLD = 7  # pairs of cold starts

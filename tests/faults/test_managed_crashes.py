@@ -15,9 +15,8 @@ from natsctl.managed import Managed, Observation
 from natsctl.managed.links import RECORDS, resolve, unresolved
 from natsctl.model.store import Deleted, Store
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Play
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, MortalStore, Play
 from tests.support.stores import documents
-from tests.support.stores.crashing_store import MortalStore
 
 pytestmark = pytest.mark.virtual
 

@@ -31,7 +31,7 @@ class Daemon:
         """Start the daemon with the next key and its next crash point."""
         (self._folder / "kill").write_text(f"disk-{self.deaths} {self.deaths}")
         self._process = await forked(
-            *("run", "--controller", "tests.support.controllers.file_disks:Disks"),
+            *("run", "--controller", "tests.support.controllers.disk_reconciler:Disks"),
             *("--server", self._url),
             environ={"DISKS_FOLDER": str(self._folder)},
             log=self._log,

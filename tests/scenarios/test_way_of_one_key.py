@@ -11,7 +11,7 @@ import msgspec
 
 import natsctl
 from natsctl import Controller, ControllerRuntime, Object, kv, primary
-from tests.support.stores.offline_bucket import OfflineStores
+from tests.support.stores.bucket_server import OfflineStores
 
 CALLS_MAX = 44
 FILES_MAX = 14

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from natsctl import Kind, Object, Primary, kv
+from natsctl import Controller, Kind, Object, Primary, kv, primary
 from natsctl.core.informer import Informer
+from natsctl.core.store_proxy import Send, StoreProxy, T
 from natsctl.core.writes import Writes
 from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.managed import (
@@ -23,6 +27,7 @@ from natsctl.managed import (
     Observation,
 )
 from natsctl.managed.links import RECORDS
+from natsctl.model.documents import Document
 from natsctl.model.store import Store
 from natsctl.testing import MemoryRecorder, MemoryStore
 
@@ -67,7 +72,7 @@ class Cloud:
         self.calls.append(name)
         await asyncio.sleep(self.takes_s.get(name, 0.0))
         if name in self.failures:
-            raise self.failures[name]
+            raise self.failures[name].with_traceback(None)  # which grows with each raise
 
     def size(self, name: str) -> int | None:
         """Return the size of a disk, or None if no disk of that name is visible."""
@@ -295,3 +300,110 @@ async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
     finally:
         controller.stop()
         await task
+
+
+FOLDER = Path(os.environ.get("DISKS_FOLDER", "."))
+
+
+class Plan:
+    """Kills this process at the point that the file `kill` names."""
+
+    def __init__(self) -> None:
+        key, point = (FOLDER / "kill").read_text().split()
+        self._key = key
+        self._point = int(point)
+        self._passed = 0
+
+    @contextmanager
+    def call(self, key: str) -> Iterator[None]:
+        self._pass(key)
+        yield
+        self._pass(key)
+
+    def _pass(self, key: str) -> None:
+        if key == self._key:
+            if self._passed == self._point:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._passed += 1
+
+
+class Files:
+    """The `ExternalClient` of the folder; the name of a disk is the key of its object."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    async def observe(self, managed: Managed[Disk]) -> Observation:
+        with self._plan.call(managed.key):
+            file = FOLDER / "disks" / managed.external_name
+            if not file.exists():
+                return Observation()
+            return Observation(
+                exists=True, up_to_date=file.read_text() == str(managed.object.spec.size)
+            )
+
+    async def create(self, managed: Managed[Disk]) -> None:
+        with self._plan.call(managed.key):
+            with (FOLDER / "created").open("a") as log:
+                log.write(f"{managed.key}\n")
+            with (FOLDER / "disks" / managed.external_name).open("x") as file:
+                file.write(str(managed.object.spec.size))
+
+    async def update(self, managed: Managed[Disk]) -> None:
+        with self._plan.call(managed.key):
+            (FOLDER / "disks" / managed.external_name).write_text(str(managed.object.spec.size))
+
+    async def delete(self, managed: Managed[Disk]) -> None:
+        with self._plan.call(managed.key):
+            (FOLDER / "disks" / managed.external_name).unlink(missing_ok=True)
+
+
+class Disks(Controller):
+    """Creates, updates and deletes files as the bucket requires."""
+
+    disks = primary(DISKS)
+    sync_timeout_s = 120.0
+
+    async def start(self) -> None:
+        plan = Plan()
+        store: Any = MortalStore(self.disks.informer.store, plan.call)
+
+        async def open_records(kind: Kind[Any]) -> Any:
+            assert self.disks.open_store is not None
+            records = await self.disks.open_store(kind)
+            return MortalStore(records, lambda key: plan.call(key.rpartition(".")[2]))
+
+        watched = Primary[Disk](Informer(store, DISKS), Writes(), open_records, self.disks.queue)
+
+        async def connect(_managed: Managed[Disk]) -> Files:
+            return Files(plan)
+
+        self.reconciler = ManagedReconciler(
+            watched,
+            connecter=connect,
+            external_name=lambda managed: managed.key,
+            creation_grace_period_s=0.0,
+        )
+
+    async def sync_handler(self, key: str) -> float | None:
+        return await self.reconciler.reconcile(key)
+
+
+class MortalStore(StoreProxy):
+    """A store that makes each call of `store` within the context `around(key)`."""
+
+    def __init__(self, store: Store, around: Callable[[str], AbstractContextManager[None]]) -> None:
+        super().__init__(store)
+        self._around = around
+
+    async def _call(
+        self,
+        verb: str,
+        key: str,
+        send: Send[T],
+        value: bytes | Document = b"",
+        *,
+        revision: int | None = None,
+    ) -> T:
+        with self._around(key):
+            return await send()

@@ -1,9 +1,9 @@
 """Apps whose syncs kill processes, and the records of these deaths."""
 
 import asyncio
-import subprocess
-import sys
-from contextlib import AbstractContextManager
+import multiprocessing
+import os
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from natsctl import kv
@@ -12,22 +12,10 @@ from natsctl.core.quarantine import LENGTH, SLOT, ClaimedKeys
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 
+DEAD = 9  # an exit status
 PAUSES = kv(bytes, bucket="natsctl")  # has the records of deaths
-DYING = """
-import os, sys
-from contextlib import ExitStack
-from pathlib import Path
-from natsctl.core.quarantine import ClaimedKeys
-claims, stack = ClaimedKeys(Path(sys.argv[1])), ExitStack()
-loops = {}
-for word in sys.argv[2:]:
-    loop, _, key = word.partition(":")
-    loops.setdefault(loop, []).append(key)
-for loop, keys in loops.items():
-    for claim, key in zip(stack.enter_context(claims.of_loop(loop, len(keys))), keys):
-        claim.hold(key)
-os._exit(9)
-"""
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])  # a death then takes milliseconds
 
 
 def on_machine(directory: Path) -> AbstractContextManager[object]:
@@ -54,8 +42,24 @@ class Stuck(Apps):
 
 def die(directory: Path, *keys: str, loop: str = "apps.0") -> None:
     """Run a process that dies while it syncs these keys."""
-    words = [key if ":" in key else f"{loop}:{key}" for key in keys]
-    subprocess.run([sys.executable, "-c", DYING, str(directory), *words], check=False)
+    loops: dict[str, list[str]] = {}
+    for key in keys:
+        before, _, name = key.rpartition(":")
+        loops.setdefault(before or loop, []).append(name)
+    process = PROCESSES.Process(target=sync_and_die, args=(directory, loops))
+    process.start()
+    process.join()
+    assert process.exitcode == DEAD
+
+
+def sync_and_die(directory: Path, loops: dict[str, list[str]]) -> None:
+    claims, stack = ClaimedKeys(directory), ExitStack()
+    for name, keys in loops.items():
+        for claim, key in zip(
+            stack.enter_context(claims.of_loop(name, len(keys))), keys, strict=True
+        ):
+            claim.hold(key)
+    os._exit(DEAD)
 
 
 async def prepared(*keys: str) -> MemoryStores:
