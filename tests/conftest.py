@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
-from natsctl.core.coordination import lease
 from natsctl.testing import VirtualTimeLoop, pytest_plugin
 
 pytest_plugins = [
@@ -113,9 +112,10 @@ def _draws_are_repeatable(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         return
     random.seed(request.node.nodeid)
     secrets = SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())
-    monkeypatch.setattr(lease, "secrets", secrets)
-    monkeypatch.setattr(lease, "os", SimpleNamespace(getpid=lambda: 1))
-    monkeypatch.setattr(lease, "socket", SimpleNamespace(gethostname=lambda: "simulated"))
+    lease = "natsctl.core.coordination.lease"
+    monkeypatch.setattr(f"{lease}.secrets", secrets)
+    monkeypatch.setattr(f"{lease}.os", SimpleNamespace(getpid=lambda: 1))
+    monkeypatch.setattr(f"{lease}.socket", SimpleNamespace(gethostname=lambda: "simulated"))
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from natsctl.errors import (
     ImmutableFieldError,
     NotFoundError,
 )
-from natsctl.model.managed_fields import lost_fields
 from natsctl.model.store import Applied, Deleted, ManifestStore, Stored
 from tests.support.stores.backends import ManifestBackend, listing, take
 from tests.support.stores.documents import Document, metadata_of, parse
@@ -235,13 +234,14 @@ class TestManagers:
         assert (ours.name, ours.applied) == (OURS, True)
         assert ours.fields == {"f:spec": {"f:text": {}}}
 
-    async def test_a_field_that_another_manager_forced_is_lost(self, store: ManifestStore) -> None:
+    async def test_a_forced_field_is_of_its_manager(self, store: ManifestStore) -> None:
         created = await create(store, text="1", more="1")
-        taken = await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created), force=True)
-        managed = await store.managed("shop")
-        wanted = manifest(text="1", more="1")
-        [lost] = lost_fields(wanted, parse(taken.value), managed.managers, OURS)
-        assert (lost.path, lost.managers) == (".spec.text", (THEIRS,))
+        await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created), force=True)
+        managers = (await store.managed("shop")).managers
+        assert {manager.name: manager.fields for manager in managers if manager.applied} == {
+            OURS: {"f:spec": {"f:more": {}}},
+            THEIRS: {"f:spec": {"f:text": {}}},
+        }
 
 
 class TestImmutableFields:

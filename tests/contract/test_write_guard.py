@@ -11,9 +11,9 @@ from natsctl import Kind
 from natsctl.core.coordination.term import Leadership, TermGuard
 from natsctl.core.installation import INSTALLATION
 from natsctl.errors import NotFoundError, NotLeadingError
-from natsctl.model.documents import metadata_of, parse
 from natsctl.model.store import ManifestStore, Store, WriteGuard
 from tests.support.stores.backends import Backend, ManifestBackend, listing, note
+from tests.support.stores.documents import metadata_of, parse
 
 
 class Closed(WriteGuard):

@@ -2,15 +2,16 @@
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from natsctl import Operator, connect
-from natsctl.core.compare_and_set import rewrite
-from natsctl.core.migration import Migrated, migrate, objects_of, outdated
-from natsctl.model.store import Stored
+from natsctl.errors import ConflictError
+from tests.support.cli.natsctl_command import Natsctl
 from tests.support.clients.nats import Nats
 from tests.support.controllers.shop_versions import SHOPS, Shops, old
 from tests.support.eventually import eventually
@@ -20,12 +21,12 @@ from tests.support.stores import documents
 KEYS = [f"k{number}" for number in range(500)]
 EDITS = 10_000
 EDITORS = 20
+CONTROLLER = "tests.support.controllers.shop_versions:Shops"
 
 
-def edited(current: Stored | None) -> bytes:
+def edited(value: bytes) -> bytes:
     """Return the object with one more edit, as a program writes that knows no type."""
-    assert current is not None
-    document = documents.parse(current.value)
+    document = documents.parse(value)
     return documents.render({**document, "edits": int(str(document["edits"])) + 1})
 
 
@@ -35,10 +36,13 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
         yield nats
 
 
-async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(nats: Nats) -> None:
+async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(
+    nats: Nats, nats_server: NatsServer, tmp_path: Path
+) -> None:
     store = await nats.open(SHOPS)
     for key in KEYS:
         await store.create(key, old("nginx", edits=0))
+    natsctl = Natsctl(tmp_path, nats_server.url)
     controller = Shops()
     operator = Operator([controller], nats=nats)
     daemon = asyncio.create_task(operator.run())
@@ -47,18 +51,22 @@ async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(nats
     async def edit() -> None:
         for _ in range(EDITS // EDITORS):
             key = chosen.choice(KEYS)
-            await rewrite(store, key, edited, seen=await store.get(key))
+            while True:
+                seen = await store.get(key)
+                with suppress(ConflictError):
+                    await store.update(key, edited(seen.value), revision=seen.revision)
+                    break
             edits[key] += 1
 
     async with asyncio.TaskGroup() as editors:
         for _ in range(EDITORS):
             editors.create_task(edit())
-        async with aclosing(migrate(store, outdated(store, await objects_of(store)))) as steps:
-            results = {step.result async for step in steps}
+        migrated = await natsctl("migrate", "--controller", CONTROLLER)
     assert sum(edits.values()) == EDITS
-    assert results <= {Migrated.DONE, Migrated.UNCHANGED}
+    assert migrated.status == 0
+    assert re.search(r"^shops: .*migrated to version 2", migrated.out, re.MULTILINE)
     await eventually(operator.synced.is_set)
-    stored = {obj.key: documents.parse(obj.value) for obj in await objects_of(store)}
+    stored = {key: documents.parse((await store.get(key)).value) for key in KEYS}
     assert {key: document["edits"] for key, document in stored.items()} == edits
     assert all(document["spec"] == {"images": ["nginx"]} for document in stored.values())
     operator.stop()

@@ -16,6 +16,7 @@ thresholds on each side, those of `natsctl run`.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -38,7 +39,6 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.cli.serve import spare_collections
 from tests.benchmarks.support.dataset import ITEMS, Item, key, value
 
 IN_FLIGHT = 10
@@ -238,7 +238,9 @@ def main() -> None:
     side, nats, server, token, namespace, count, loop = sys.argv[1:]
     arguments = Arguments(side, nats, server, token, namespace, int(count), loop)
     factory = uvloop.new_event_loop if loop == "uvloop" else None
-    spare_collections()
+    gc.collect()
+    gc.freeze()  # as `natsctl run` does; so each side has it
+    gc.set_threshold(10_000)
     with asyncio.Runner(loop_factory=factory) as runner:
         result = runner.run(SIDES[side](arguments))  # type: ignore[arg-type,var-annotated]  # a coroutine
     sys.stdout.buffer.write(msgspec.json.encode(result))

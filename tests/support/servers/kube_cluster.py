@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from natsctl.kubernetes.watch import STREAMING_LISTS
-
 CALL_S = 30.0
 POLL_S = 0.02
 
@@ -118,7 +116,7 @@ class KubeCluster:
         """Return whether the server lists within a watch instead of in pages."""
         version = self.request("GET", "/version")
         numbers = (re.match(r"\d+", version[part]) for part in ("major", "minor"))
-        return tuple(int(number[0]) for number in numbers if number) >= STREAMING_LISTS
+        return tuple(int(number[0]) for number in numbers if number) >= (1, 32)
 
     def new_namespace(self) -> str:
         """Create a namespace with a new name, and return the name."""

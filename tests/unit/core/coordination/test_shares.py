@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from natsctl import kv
 from natsctl.core.coordination.lease import (
     BUCKET,
     WAIT,
@@ -24,7 +25,6 @@ from natsctl.core.coordination.lease import (
 from natsctl.core.coordination.shares import Participation, Shares
 from natsctl.core.coordination.term import SHARES, Leadership, keys_in
 from natsctl.errors import ConflictError
-from natsctl.model.kinds import kv
 from natsctl.testing import MemoryStores
 from tests.support.controllers.sharing_group import Way, WayStore
 from tests.support.eventually import eventually
