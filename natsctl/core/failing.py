@@ -44,19 +44,16 @@ A tuple takes a third of the time of a struct; a record is made of it when someb
 
 
 class FailingKey(msgspec.Struct, gc=False):
-    """What's known of a key that fails, or whose record has to be deleted.
+    """A key that fails: since when, and the last error.
 
     Attributes:
-        failure: since when, and the last error; None if it's over and the record has to go.
         sync: the last failed sync in this process; None if another process has failed.
         handler: whose failure it is.
-        stored: the record, as the watch has shown it or this process has written it.
     """
 
-    failure: LastingFailure | None
+    failure: LastingFailure
     sync: Facts | None = None
     handler: str = ""
-    stored: Stored | None = None
 
 
 class FailingKeys:
@@ -71,23 +68,22 @@ class FailingKeys:
         self.prefix = failing_prefix(controller)
         self.follows = False  # whether there is a store for the records
         self.keys: dict[str, FailingKey] = {}  # to look at
+        self._records: dict[str, Stored] = {}  # as the watch shows them, or as written
         self._unwritten: dict[str, float] = {}  # and the loop time at which each is written
-        self._records = 0
         self._wake = asyncio.Event()
 
     def known(self, has: Callable[[str], bool] = lambda _: True) -> dict[str, LastingFailure]:
         """Return the failure of each failing key that this process *has*, synced here or not."""
-        keys = self.keys.items()
-        return {key: state.failure for key, state in keys if state.failure is not None and has(key)}
+        return {key: state.failure for key, state in self.keys.items() if has(key)}
 
     def failed(self, key: str, sync: Facts, handler: str = "") -> None:
-        state = self.keys.pop(key, None) or FailingKey(None)
-        since_s = sync[1] if state.failure is None else state.failure.since_s
-        state.failure, state.sync = LastingFailure(since_s, sync[4]), sync
-        state.handler = handler
-        self.keys[key] = state  # the newest
+        before = self.keys.pop(key, None)
+        since_s = sync[1] if before is None else before.failure.since_s
+        self.keys[key] = FailingKey(LastingFailure(since_s, sync[4]), sync, handler)  # the newest
         if len(self.keys) > FAILING_MAX:
-            self._forget(next(iter(self.keys)))
+            oldest = next(iter(self.keys))
+            del self.keys[oldest]
+            self._unwritten.pop(oldest, None)
         if self.follows and (key in self._unwritten or len(self._unwritten) < KEPT_MAX):
             self._unwritten.setdefault(key, asyncio.get_running_loop().time() + SETTLE_S)
             self._wake.set()
@@ -96,47 +92,36 @@ class FailingKeys:
         """Note that a sync succeeded: the key doesn't fail, unless another handler has failed."""
         state = self.keys.get(key)
         if state is not None and (state.sync is None or state.handler == handler):
-            self._over(key, state)
+            self._over(key)
 
     def keep_only(self, exists: Callable[[str], bool]) -> None:
         """Forget the failures of earlier processes for keys that nothing will sync."""
         for key, state in list(self.keys.items()):
             if state.sync is None and not exists(key):
-                self._over(key, state)
+                self._over(key)
 
-    def _over(self, key: str, state: FailingKey) -> None:
-        state.failure = state.sync = None
-        if state.stored is None or not self.follows:
-            self._forget(key)
-        else:
+    def _over(self, key: str) -> None:
+        self.keys.pop(key, None)
+        self._unwritten.pop(key, None)
+        if key in self._records and self.follows:
             self._unwritten[key] = 0.0
             self._wake.set()
-
-    def _forget(self, key: str) -> None:
-        self._set_record(self.keys.pop(key), None)
-        self._unwritten.pop(key, None)
-
-    def _set_record(self, state: FailingKey, stored: Stored | None) -> None:
-        self._records += (stored is not None) - (state.stored is not None)
-        state.stored = stored
 
     def observe(self, name: str, stored: Stored | None) -> None:
         """Note a record as the watch shows it; None if it was deleted."""
         key = name.removeprefix(self.prefix)
-        failure, state = None if stored is None else failure_in(stored.value), self.keys.get(key)
+        state, known = self.keys.get(key), self._records.get(key)
+        failure = None if stored is None else failure_in(stored.value)
         if stored is None or failure is None:
+            self._records.pop(key, None)
             if state is not None and state.sync is None:
-                self._forget(key)
-            elif state is not None:
-                self._set_record(state, None)
-            return
-        if state is None:
-            state = self.keys[key] = FailingKey(failure)
-        elif state.stored is not None and state.stored.revision >= stored.revision:
-            return
-        elif state.sync is None and state.failure is not None:
-            state.failure = failure
-        self._set_record(state, stored)
+                self._over(key)
+        elif known is None or known.revision < stored.revision:
+            self._records[key] = stored
+            if state is None and key not in self._unwritten:  # else it has to be deleted
+                self.keys[key] = FailingKey(failure)
+            elif state is not None and state.sync is None:
+                state.failure = failure
 
     async def write(self, store: Store) -> None:
         """Write the records that have to change, each once it is settled."""
@@ -168,12 +153,11 @@ class FailingKeys:
         Raises `PermissionDeniedError`.
         """
         for key, due in list(self._unwritten.items()):
-            state = self.keys.get(key)
-            if state is None or due > until or key not in self._unwritten:
+            if due > until or key not in self._unwritten:
                 continue
-            failure = state.failure
+            state = self.keys.get(key)
             try:
-                await self._write_one(store, key, state)
+                await self._write_one(store, key)
             except PermissionDeniedError:
                 raise
             except (NotFoundError, ConflictError, InvalidKeyError):
@@ -181,32 +165,30 @@ class FailingKeys:
             except StoreError as error:
                 log.debug("cannot record a failing key", key=key, error=error)
                 return False
-            now = self.keys.get(key)
-            if now is not None and key not in self._unwritten:
-                self._over(key, now)  # it recovered during the write
-            elif now is not None and now.failure is None and failure is None:
-                self._forget(key)
-            elif now is None or now.failure is failure:
-                self._unwritten.pop(key, None)
+            if state is None:
+                self._records.pop(key, None)
+            if key not in self._unwritten:
+                self._over(key)  # it recovered during the write
+            elif self.keys.get(key) is state:
+                del self._unwritten[key]
             if until < math.inf:
                 await asyncio.sleep(PACE_S)
         return True
 
-    async def _write_one(self, store: Store, key: str, state: FailingKey) -> None:
-        name, failure, seen = self.prefix + key, state.failure, state.stored
-        if failure is None:
+    async def _write_one(self, store: Store, key: str) -> None:
+        name, state, seen = self.prefix + key, self.keys.get(key), self._records.get(key)
+        if state is None:
             await store.delete(name)
-            self._set_record(state, None)
             return
-        error = shortened(failure.error, ERROR_MAX)
-        if seen is None and self._records >= KEPT_MAX:
+        failure = LastingFailure(state.failure.since_s, shortened(state.failure.error, ERROR_MAX))
+        if seen is None and len(self._records) >= KEPT_MAX:
             return
-        if seen is not None and failure_in(seen.value) == LastingFailure(failure.since_s, error):
+        if seen is not None and failure_in(seen.value) == failure:
             return
 
         def change(current: Stored | None) -> bytes:
             known = None if current is None else failure_in(current.value)
             since_s = failure.since_s if known is None else min(known.since_s, failure.since_s)
-            return msgspec.json.encode(LastingFailure(since_s, error))
+            return msgspec.json.encode(LastingFailure(since_s, failure.error))
 
-        self.observe(name, (await rewrite(store, name, change, seen=seen)).stored)
+        self._records[key] = (await rewrite(store, name, change, seen=seen)).stored

@@ -246,8 +246,7 @@ class SyncHistory:
     def failing_since(self, key: str) -> datetime | None:
         """Return since when the key fails; None if it does not."""
         state = self.failing.keys.get(key)
-        failure = None if state is None else state.failure
-        return None if failure is None else datetime.fromtimestamp(failure.since_s, UTC)
+        return None if state is None else datetime.fromtimestamp(state.failure.since_s, UTC)
 
     async def recall(self, key: str, error: BaseException, queue: WorkQueue[str]) -> None:
         """Continue the count of the key's failures in *queue* that an earlier process recorded."""

@@ -224,7 +224,8 @@ class Hosted(ABC):
         keys, stats = sum(map(self._count, tables)), [queue.stats() for queue in queues]
         columns = zip(*map(msgspec.structs.astuple, stats), strict=True)
         total = QueueStats(*(reduce(add, column) for column in columns))
-        ages_s = [it for it in (self._oldest_s(counts), health.oldest_failure_s) if it is not None]
+        oldest_failure_s = health.oldest_failure_s
+        ages_s = (self._oldest_s(counts), oldest_failure_s)
         return Status(
             controller=host.name,
             sources=[
@@ -249,8 +250,8 @@ class Hosted(ABC):
             queue=msgspec.structs.replace(total, longest_s=max(each.longest_s for each in stats)),
             lanes=lanes_of(queues, health.failing),
             unanswered=None if counts is None else counts.unanswered,
-            oldest_unanswered_s=max(ages_s, default=None),
-            oldest_failure_s=health.oldest_failure_s,
+            oldest_unanswered_s=max((it for it in ages_s if it is not None), default=None),
+            oldest_failure_s=oldest_failure_s,
             overdue=len(health.overdue),
             unhealthy=health.unhealthy,
             concerns=[text for each in informers for text in getattr(each.store, "concerns", ())],
