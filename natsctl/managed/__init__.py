@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RetryingCriticalAnnotationUpdater as RetryingCriticalAnnotationUpdater,
     )
     from natsctl.managed.reconciler import ManagedReconciler as ManagedReconciler
-    from natsctl.managed.steps import PollIntervalHook as PollIntervalHook
+    from natsctl.managed.reconciler import PollIntervalHook as PollIntervalHook
 else:
     from natsctl.public_names import load_on_first_use
 

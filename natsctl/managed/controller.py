@@ -5,7 +5,7 @@ of a cluster, and for controllers that need nothing but the reconciler.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
@@ -31,7 +31,7 @@ from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
-from natsctl.model.store import ManifestStores, Stored, Stores
+from natsctl.model.store import Change, ManifestStores, Stored, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 
@@ -127,7 +127,9 @@ class ManagedController(KeyedController, Generic[T]):
         Raises the error that prevents the start.
         """
         async with self.opened():
-            self._loop.watch_primary()
+            self._loop.watch(
+                self._primary.informer, lambda change: self._changed((change,)), self._changed
+            )
             work = self._loop.run(workers=self.workers)
             await self.host.run(work)
 
@@ -177,6 +179,12 @@ class ManagedController(KeyedController, Generic[T]):
         if last is not None:
             self._loop.queue.note(key).last = last
         return await self._reconcile(key, Operation.MANUAL)
+
+    def _changed(self, changes: Sequence[Change[T]]) -> None:
+        self._loop.primaries_changed(changes)
+        for change in changes:
+            if self.holds(change.key) and self._reconciler.replaced(change):
+                self._loop.enqueue(change.key, Operation.PUT)
 
     async def _report_pause(self, key: str) -> float | None:
         """Set the condition of a paused object; the reconciler calls nothing outside.

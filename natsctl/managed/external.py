@@ -101,12 +101,8 @@ async def _observe_nothing(_managed: Managed[Any]) -> Observation:
     return Observation()
 
 
-async def _do_nothing(_managed: Managed[Any]) -> None:
-    """Do nothing."""
-
-
-async def _disconnect_nothing() -> None:
-    """Do nothing."""
+async def _do_nothing(*_managed: Managed[Any]) -> None:
+    return
 
 
 class ExternalClientFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -138,7 +134,7 @@ class ExternalConnectDisconnecterFns(msgspec.Struct, Generic[T], frozen=True, kw
     """An `ExternalConnectDisconnecter` made of functions."""
 
     connect_fn: ExternalConnectorFn[T]
-    disconnect_fn: ExternalDisconnectorFn = _disconnect_nothing
+    disconnect_fn: ExternalDisconnectorFn = _do_nothing
 
     async def connect(self, managed: Managed[T]) -> ExternalClient[T]:
         return await self.connect_fn(managed)
@@ -206,7 +202,6 @@ class ExternalConnection(Generic[T]):
         self._diff = ""  # what the last observation found to differ
 
     async def connect(self) -> None:
-
         async def connect() -> None:
             await self._connected()
 

@@ -9,6 +9,7 @@ the whole object removes its annotations, and must not cause a second external r
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,6 +41,15 @@ KRATEO_FINALIZER_NAME = "finalizer.managedresource.krateo.io"
 CREATE_PENDING = "external-create-pending"
 
 
+class _Annotation(str):
+    """The name of an annotation, to which its `AnnotationNames` adds the domain."""
+
+    __slots__ = ()
+
+    def __get__(self, names: "AnnotationNames", _owner: object) -> str:
+        return f"{names.domain}/{self}"
+
+
 class AnnotationNames(msgspec.Struct, frozen=True):
     """The finalizer of managed objects, and the domain of their annotations.
 
@@ -50,43 +60,15 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     domain: str = DOMAIN
     finalizer: str = FINALIZER_NAME
 
-    @property
-    def external_name(self) -> str:
-        return f"{self.domain}/external-name"
-
-    @property
-    def create_pending(self) -> str:
-        """The time at which a creation began: the intent."""
-        return f"{self.domain}/{CREATE_PENDING}"
-
-    @property
-    def create_succeeded(self) -> str:
-        return f"{self.domain}/external-create-succeeded"
-
-    @property
-    def create_failed(self) -> str:
-        return f"{self.domain}/external-create-failed"
-
-    @property
-    def adopted(self) -> str:
-        return f"{self.domain}/external-adopted"
-
-    @property
-    def adopt(self) -> str:
-        """The annotation that permits to take over a resource that natsctl didn't create."""
-        return f"{self.domain}/adopt"
-
-    @property
-    def paused(self) -> str:
-        return f"{self.domain}/paused"
-
-    @property
-    def management_policy(self) -> str:
-        return f"{self.domain}/management-policy"
-
-    @property
-    def deletion_policy(self) -> str:
-        return f"{self.domain}/deletion-policy"
+    external_name = _Annotation("external-name")
+    create_pending = _Annotation(CREATE_PENDING)  # the intent: when a creation began
+    create_succeeded = _Annotation("external-create-succeeded")
+    create_failed = _Annotation("external-create-failed")
+    adopted = _Annotation("external-adopted")
+    adopt = _Annotation("adopt")  # permits to take over a resource that natsctl didn't create
+    paused = _Annotation("paused")
+    management_policy = _Annotation("management-policy")
+    deletion_policy = _Annotation("deletion-policy")
 
     def qualified(self, names: Iterable[str]) -> list[str]:
         return [f"{self.domain}/{name}" for name in names]
@@ -94,10 +76,8 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains that are read, this domain first."""
-        equivalent_domains = (
-            _EQUIVALENT_DOMAINS - {self.domain} if self.domain in _EQUIVALENT_DOMAINS else ()
-        )
-        return (self.domain, *equivalent_domains)
+        equivalent = {DOMAIN, KRATEO.domain} if self.domain in (DOMAIN, KRATEO.domain) else set()
+        return (self.domain, *(equivalent - {self.domain}))
 
     @property
     def finalizers(self) -> frozenset[str]:
@@ -122,8 +102,8 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     def migrated(self, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return all annotations, with the link renamed to this domain."""
         links = {f"{domain}/{word}" for domain in self.domains for word in LINK}
-        other_annotations = {name: text for name, text in annotations.items() if name not in links}
-        return {**other_annotations, **self.link(annotations)}
+        others = {name: text for name, text in annotations.items() if name not in links}
+        return {**others, **self.link(annotations)}
 
     def _read(
         self, annotations: Mapping[str, str], domain: str, words: tuple[str, ...]
@@ -134,8 +114,6 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 
 KRATEO = AnnotationNames("krateo.io", KRATEO_FINALIZER_NAME)
 """The names of krateo's provider-runtime."""
-
-_EQUIVALENT_DOMAINS = frozenset({DOMAIN, KRATEO.domain})
 
 
 def controller_name(kind: str | Kind[Any]) -> str:
@@ -194,7 +172,6 @@ class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "CreationLink":
-        """Return the link in the annotations, under these names or equivalent ones."""
         texts = names.link(annotations)
         return cls(*(texts.get(name, "") for name in names.qualified(LINK)))
 
@@ -208,7 +185,7 @@ class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     @property
     def unknown(self) -> bool:
         """True if a creation has begun and its result is not stored."""
-        intent, results = Mark.parse(self.pending), _marks(self.succeeded, self.failed)
+        intent, results = Mark.parse(self.pending), self._marks("succeeded", "failed")
         return bool(self.pending) and not any(mark.answers(intent) for mark in results)
 
     def owns(self, name: str) -> bool:
@@ -216,12 +193,12 @@ class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
         A mark without a name holds for every name.
         """
-        marks = _marks(self.succeeded, self.adopted)
+        marks = self._marks("succeeded", "adopted")
         return self.unknown or any(mark.name in ("", name) for mark in marks)
 
     def gave(self, name: str) -> bool:
         """Return whether the name comes from natsctl or the client, and not from the user."""
-        return any(mark.name == name != "" for mark in _marks(self.pending, self.failed))
+        return any(mark.name == name != "" for mark in self._marks("pending", "failed"))
 
     def age_s(self, now: datetime) -> float | None:
         """Return the seconds since a creation succeeded or may have succeeded, or None."""
@@ -238,9 +215,8 @@ class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
             return True
         return bool(self.external_name) and self.external_name != other.external_name
 
-
-def _marks(*texts: str) -> list[Mark]:
-    return [Mark.parse(text) for text in texts if text]
+    def _marks(self, *fields: str) -> list[Mark]:
+        return [Mark.parse(text) for field in fields if (text := getattr(self, field))]
 
 
 def ended(
@@ -315,6 +291,8 @@ class Memory(msgspec.Struct, omit_defaults=True):
     Args:
         link: the record of the link as it was last seen, at the revision `link_revision`: 0 if
             there was none, None if it was not read.
+        replaced: the uid of an object in a cluster that a client replaced without its link, which
+            is then in `link`.
         failures: the failed creations in a row.
         creation_waits: the object's revision after a failed creation, and the end of the wait.
         unstored: the result of a creation that could not be stored.
@@ -325,6 +303,7 @@ class Memory(msgspec.Struct, omit_defaults=True):
 
     link: CreationLink = CreationLink()
     link_revision: int | None = None
+    replaced: str = ""
     failures: int = 0
     creation_waits: tuple[int, float] | None = None
     unstored: Unstored | None = None
@@ -375,7 +354,6 @@ class Links(msgspec.Struct, eq=False):
         return CreationLink()
 
     async def recorded(self, key: str) -> Stored | None:
-        """Return the record of the object, and remember nothing."""
         return await read(await self._store(), record_key(self.bucket, key, self.names))
 
     async def write(self, key: str, link: CreationLink, memory: Memory) -> None:
@@ -412,11 +390,9 @@ class Links(msgspec.Struct, eq=False):
 
     async def forget(self, key: str) -> None:
         """Remove the record, because the object will be removed."""
-        try:
+        with suppress(NotFoundError):
             record = record_key(self.bucket, key, self.names)
             await (await self._store()).delete(record, purge=True)
-        except NotFoundError:
-            return
 
     async def _store(self) -> Store:
         if self._records is None:

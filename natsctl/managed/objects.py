@@ -2,7 +2,8 @@
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
@@ -89,47 +90,8 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
         return cls(SYNCED, "False", "ReconcilePaused")
 
 
-def condition(status: object, name: str) -> Condition | None:
-    """Return the condition of type *name* in a status, or None."""
-    for item in _list(status):
-        if isinstance(item, dict) and item.get("type") == name:
-            try:
-                return msgspec.convert(item, Condition)
-            except msgspec.ValidationError:
-                return None
-    return None
-
-
-def with_conditions(status: object, new: Sequence[Condition], now: datetime) -> list[object]:
-    """Return the status's conditions, with the new ones replacing those of the same type.
-
-    A condition whose status does not change keeps its transition time.
-    """
-    result = list(_list(status))
-    for added in new:
-        before = condition(status, added.type)
-        unchanged = before is not None and before.status == added.status
-        time = before.last_transition_time if before is not None and unchanged else time_text(now)
-        document = msgspec.to_builtins(msgspec.structs.replace(added, last_transition_time=time))
-        for index, old in enumerate(result):
-            if isinstance(old, dict) and old.get("type") == added.type:
-                result[index] = document
-                break
-        else:
-            result.append(document)
-    return result
-
-
 def _message(message: str) -> str:
     return hidden(message)[:MESSAGE_MAX]
-
-
-def _list(status: object) -> list[object]:
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    return conditions if isinstance(conditions, list) else []
-
-
-Clock = Callable[[], datetime]
 
 
 class Managed(Generic[T]):
@@ -148,7 +110,7 @@ class Managed(Generic[T]):
         stored: Stored,
         *,
         names: AnnotationNames,
-        clock: Clock,
+        clock: Callable[[], datetime],
         gone: bool = False,
     ) -> None:
         self.kind = kind
@@ -175,17 +137,33 @@ class Managed(Generic[T]):
 
     def set_conditions(self, *conditions: Condition) -> None:
         """Set conditions of the status; a transition time changes only with its status."""
-        self.set_types |= {condition.type for condition in conditions}
-        self.status["conditions"] = with_conditions(self.status, conditions, self._clock())
+        self.set_types |= {new.type for new in conditions}
+        items, now = self._conditions(), time_text(self._clock())
+        for new in conditions:
+            before = self.condition(new.type)
+            unchanged = before is not None and before.status == new.status
+            time = before.last_transition_time if before is not None and unchanged else now
+            item = msgspec.to_builtins(msgspec.structs.replace(new, last_transition_time=time))
+            types = [old.get("type") if isinstance(old, dict) else None for old in items]
+            at = types.index(new.type) if new.type in types else len(items)
+            items[at : at + 1] = [item]
+            self.status["conditions"] = items
 
     def condition(self, name: str) -> Condition | None:
-        return condition(self.status, name)
+        """Return the condition of this type; None if there is none, or an invalid one."""
+        items = (it for it in self._conditions() if isinstance(it, dict) and it.get("type") == name)
+        with suppress(msgspec.ValidationError):
+            return next((msgspec.convert(item, Condition) for item in items), None)
+        return None
+
+    def _conditions(self) -> list[object]:
+        conditions = self.status.get("conditions")
+        return list(conditions) if isinstance(conditions, list) else []
 
     # ---- for the reconciler
 
     @property
     def is_going(self) -> bool:
-        """True if the object has a deletion timestamp, or is gone."""
         return self.gone or self.metadata.deletion_timestamp is not None
 
     @property
@@ -212,7 +190,6 @@ class Managed(Generic[T]):
         self.external_name = self._suggested = name
 
     def accept_name(self) -> None:
-        """Include the suggested name in the next write."""
         if self._suggested:
             self._kept[self._names.external_name] = self._suggested
 
@@ -277,9 +254,8 @@ class Managed(Generic[T]):
     @property
     def linked_only(self) -> bool:
         """True if only annotations of the link wait to be stored."""
-        return self._unlinked(self._kept) == self._unlinked(
-            self._names.migrated(self.metadata.annotations)
-        )
+        stored = self._names.migrated(self.metadata.annotations)
+        return self._unlinked(self._kept) == self._unlinked(stored)
 
     @property
     def annotations_differ(self) -> bool:
@@ -302,9 +278,9 @@ class Managed(Generic[T]):
         Raises `UsageError` if a field that was set has changed, because an observation may only
         add fields.
         """
-        patch = documents.patch_between(_part(self._document, "spec"), self.spec)
-        changed = _overwritten(_part(self._document, "spec"), patch)
-        if changed:
+        spec = _part(self._document, "spec")
+        patch = documents.patch_between(spec, self.spec)
+        if changed := _overwritten(spec, patch):
             raise UsageError(
                 f"observing {self.key} changed spec.{changed}, which was set: "
                 "late initialization may only set unset fields"
@@ -421,8 +397,7 @@ def _overwritten(before: Document, patch: Document) -> str:
     for name, new in patch.items():
         old = before.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            inner = _overwritten(old, new)
-            if inner:
+            if inner := _overwritten(old, new):
                 return f"{name}.{inner}"
         elif old is not None:
             return name
@@ -463,9 +438,7 @@ class RetryingCriticalAnnotationUpdater:
     def __init__(
         self, store: Store, *, names: AnnotationNames | None = None, within_s: float = WITHIN_S
     ) -> None:
-        self._store = store
-        self._names = AnnotationNames() if names is None else names
-        self._within_s = within_s
+        self._store, self._names, self._within_s = store, names or AnnotationNames(), within_s
 
     async def update_critical_annotations(self, managed: Managed[Any]) -> None:
         await retry_store_errors(lambda: self._update(managed), within_s=self._within_s)

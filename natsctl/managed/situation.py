@@ -1,6 +1,5 @@
 """What to do about a managed object: one table from situations to actions, and its policies."""
 
-from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from natsctl.errors import InvalidObjectError
@@ -100,23 +99,21 @@ def permissions(
     `InvalidObjectError` for an unknown policy, which might permit less.
     """
     set_by, spec = managed.policies, managed.spec
-    manage = _text(set_by.get(names.management_policy), spec, "managementPolicy") or management
-    delete = _text(set_by.get(names.deletion_policy), spec, "deletionPolicy") or deletion
-    for word, policy, known in (
+
+    def policy(annotation: str, camel: str, snake: str, default: str) -> str:
+        text = set_by.get(annotation) or spec.get(camel) or spec.get(snake) or default
+        return str(text).lower()
+
+    manage = policy(names.management_policy, "managementPolicy", "management_policy", management)
+    delete = policy(names.deletion_policy, "deletionPolicy", "deletion_policy", deletion)
+    for word, said, known in (
         ("management", manage, _MANAGEMENT),
         ("deletion", delete, _DELETION),
     ):
-        if policy not in known:
-            raise InvalidObjectError(
-                f"there is no {word} policy {quoted(policy)}: {', '.join(known)}"
-            )
+        if said not in known:
+            policies = ", ".join(known)
+            raise InvalidObjectError(f"there is no {word} policy {quoted(said)}: {policies}")
     adopt = set_by.get(names.adopt, "").lower()
     if adopt not in {"", "true", "false"}:
         raise InvalidObjectError(f'{names.adopt} is {quoted(adopt)}, and must be "true" or "false"')
     return _MANAGEMENT[manage] - _DELETION[delete]
-
-
-def _text(annotation: str | None, spec: Mapping[str, object], field: str) -> str:
-    snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in field)
-    text = annotation or spec.get(field) or spec.get(snake) or ""
-    return str(text).lower()

@@ -32,6 +32,7 @@ from natsctl.testing import (
 from tests.support.controllers.app_controller import SlowStores
 from tests.support.controllers.disk_reconciler import (
     DISKS,
+    HELD,
     SYNCED,
     Cloud,
     CloudClient,
@@ -400,6 +401,55 @@ class TestClusters:
         await asyncio.sleep(5)
         assert cloud.disks == {}
         assert store.keys() == []
+
+    @pytest.mark.parametrize("deleted", [True, False])
+    @pytest.mark.parametrize("held", [True, False])
+    async def test_a_custom_resource_that_is_replaced_as_a_whole_keeps_its_disk(
+        self, store: MemoryManifestStore, cloud: Cloud, *, held: bool, deleted: bool
+    ) -> None:
+        """Whoever replaces it drops the only link to the disk, and perhaps the finalizer."""
+        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+        await asyncio.sleep(5)
+        whole = {"spec": {"size": 2}, "metadata": {"finalizers": HELD if held else []}}
+        revision = (await store.get("shop/a")).revision
+        await store.update("shop/a", json.dumps(whole).encode(), revision=revision)
+        if deleted:
+            await store.delete("shop/a")
+        await asyncio.sleep(5)
+        assert cloud.disks == ({} if deleted else {"disk-1": 2})
+        assert cloud.created == ["shop/a"]
+        assert store.keys() == ([] if deleted else ["shop/a"])
+
+    async def test_whoever_removes_an_unknown_intent_says_that_nothing_was_created(
+        self, store: MemoryManifestStore, cloud: Cloud
+    ) -> None:
+        cloud.failures["create"] = TimeoutError("the cloud did not respond")
+        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+        await asyncio.sleep(5)
+        cloud.failures.clear()
+        stored = await store.get("shop/a")
+        document = json.loads(stored.value)
+        del document["metadata"]["annotations"]
+        await store.update("shop/a", json.dumps(document).encode(), revision=stored.revision)
+        await asyncio.sleep(100)
+        assert cloud.disks == {"disk-1": 1}
+
+    async def test_a_disk_stays_if_somebody_lets_go_of_its_deleted_custom_resource(
+        self, store: MemoryManifestStore, cloud: Cloud
+    ) -> None:
+        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+        await asyncio.sleep(5)
+        cloud.failures["delete"] = ValueError("it's in use")
+        await store.delete("shop/a")
+        await asyncio.sleep(5)
+        stored = await store.get("shop/a")
+        document = json.loads(stored.value)
+        document["metadata"]["finalizers"] = []
+        await store.update("shop/a", json.dumps(document).encode(), revision=stored.revision)
+        assert store.keys() == []
+        cloud.failures.clear()
+        await asyncio.sleep(100)
+        assert cloud.disks == {"disk-1": 1}
 
     async def test_events_refer_to_the_custom_resource(self, store: MemoryManifestStore) -> None:
         await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
