@@ -83,10 +83,9 @@ class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
     everything: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"{self.group_version_kind()}, Namespace={self.namespace}, "
-            f"Name={self.name}, Selector={'(everything)' if self.everything else self.selector}"
-        )
+        selector = "(everything)" if self.everything else self.selector
+        gvk, place = self.group_version_kind(), f"Namespace={self.namespace}, Name={self.name}"
+        return f"{gvk}, {place}, Selector={selector}"
 
     def group_version_kind(self) -> GroupVersionKind:
         return GroupVersionKind(self.group, self.version, self.kind)
@@ -101,17 +100,12 @@ class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
         return joined(self.namespace, self.name)
 
     def validate(self) -> None:
-        """Raise `InvalidInputError` if the identifier is incomplete or contradicts itself.
-
-        It needs a version, a kind, and exactly one of name, selector and `everything`.
-        """
+        """Raise `InvalidInputError` if the identifier is incomplete or contradicts itself."""
         if not self.version or not self.kind:
             raise InvalidInputError(f"an object identifier needs a version and a kind: {self}")
         if (bool(self.name), bool(self.selector), self.everything).count(True) != 1:
-            raise InvalidInputError(
-                "an object identifier needs exactly one of name, selector and everything=True: "
-                f"{self}"
-            )
+            needs = "needs exactly one of name, selector and everything=True"
+            raise InvalidInputError(f"an object identifier {needs}: {self}")
         try:
             Selector.parse(self.selector)
         except UsageError as error:
@@ -122,9 +116,7 @@ def named(gvk: GroupVersionKind, namespace: str, name: str) -> ObjectIdentifier:
     """Return the identifier of one object; raises `InvalidInputError` without a name."""
     if not name:
         raise InvalidInputError(f"the name of an object of {gvk} is missing")
-    return ObjectIdentifier(
-        group=gvk.group, version=gvk.version, kind=gvk.kind, namespace=namespace, name=name
-    )
+    return ObjectIdentifier(**msgspec.structs.asdict(gvk), namespace=namespace, name=name)
 
 
 def selected(gvk: GroupVersionKind, namespace: str, selector: Selector) -> ObjectIdentifier:
@@ -132,15 +124,8 @@ def selected(gvk: GroupVersionKind, namespace: str, selector: Selector) -> Objec
 
     An empty namespace means all namespaces, and an empty selector matches everything.
     """
-    text = str(selector)
-    return ObjectIdentifier(
-        group=gvk.group,
-        version=gvk.version,
-        kind=gvk.kind,
-        namespace=namespace,
-        selector=text,
-        everything=not text,
-    )
+    text, fields = str(selector), msgspec.structs.asdict(gvk)
+    return ObjectIdentifier(**fields, namespace=namespace, selector=text, everything=not text)
 
 
 class ObjectCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +167,11 @@ class Resources:
         """
         if gvk.in_nats:
             return ScopedGVR(gvk.group, gvk.version, gvk.kind, namespaced=True)
-        found = await self._kept.get(gvk, self._ttl_s)
+        known_s = self._options.gvk_to_gvr_cache_ttl_s
+        missing_s = self._options.missing_api_resource_cache_ttl_s
+        found = await self._kept.get(
+            gvk, lambda it: known_s if isinstance(it, ScopedGVR) else missing_s
+        )
         if isinstance(found, ScopedGVR):
             return found
         text = f"the resource version was not found: {found}"
@@ -195,10 +184,6 @@ class Resources:
 
     def clear(self) -> None:
         self._kept = KeptAnswers(self._look_up)
-
-    def _ttl_s(self, found: ScopedGVR | StoreMissingError) -> float:
-        options, known = self._options, isinstance(found, ScopedGVR)
-        return options.gvk_to_gvr_cache_ttl_s if known else options.missing_api_resource_cache_ttl_s
 
     async def _look_up(self, gvk: GroupVersionKind) -> ScopedGVR | StoreMissingError:
         if self._discovery is None:

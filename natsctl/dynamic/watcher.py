@@ -193,13 +193,9 @@ class DynamicWatcher:
         async def begin() -> None:
             self.started.set()
 
-        self._queue, self._batches = queue, {}
-        self.host = host = Host(
-            DYNAMIC,
-            lambda: {DYNAMIC: queue},
-            start=begin,
-            stop_timeout_s=options.stop_timeout_s,
-        )
+        self._queue, self._batches, stop_s = queue, {}, options.stop_timeout_s
+        host = Host(DYNAMIC, lambda: {DYNAMIC: queue}, start=begin, stop_timeout_s=stop_s)
+        self.host = host
         try:
             async with self._watches.running():
                 loop = SyncLoop(self._sync, host, queue)
@@ -270,8 +266,7 @@ class DynamicWatcher:
         Raises `QueryBatchInProgressError` if the watcher has a batch, and `CacheDisabledError`
         without `enable_cache`.
         """
-        self._check(watcher)
-        self._check_cache()
+        self._check(watcher, cache=True)
         async with self._locked(watcher):
             self._batches[watcher] = set()
 
@@ -281,8 +276,7 @@ class DynamicWatcher:
         Raises `QueryBatchNotStartedError` if no batch was started, and `CacheDisabledError`
         without `enable_cache`.
         """
-        self._check(watcher)
-        self._check_cache()
+        self._check(watcher, cache=True)
         read = self._batches.pop(watcher, None)
         if read is None:
             raise QueryBatchNotStartedError(f"no query batch of {watcher} was started")
@@ -311,7 +305,7 @@ class DynamicWatcher:
         Raises `QueryBatchNotStartedError` outside a query batch, `CacheDisabledError`, the errors
         of `add_watcher`, and `InvalidObjectError` if the object isn't a document.
         """
-        return object_from(await self._read(watcher, named(gvk, namespace, name)))
+        return _object_from(await self._read(watcher, named(gvk, namespace, name)))
 
     async def list(
         self,
@@ -325,14 +319,14 @@ class DynamicWatcher:
         An empty namespace selects all namespaces. Objects that aren't documents are left out.
         Otherwise this is like `get`.
         """
-        return objects_from(await self._read(watcher, selected(gvk, namespace, selector)))
+        return _objects_from(await self._read(watcher, selected(gvk, namespace, selector)))
 
     def get_from_cache(self, gvk: GroupVersionKind, namespace: str, name: str) -> Document | None:
         """Return the object from the cache of its watch; None if it doesn't exist.
 
         Raises `NoCacheEntryError` if no watcher watches this object, and `CacheDisabledError`.
         """
-        return object_from(self._cached(named(gvk, namespace, name)))
+        return _object_from(self._cached(named(gvk, namespace, name)))
 
     def list_from_cache(
         self, gvk: GroupVersionKind, namespace: str, selector: Selector = EVERYTHING
@@ -341,20 +335,19 @@ class DynamicWatcher:
 
         Raises `NoCacheEntryError` if no watcher watches this selection, and `CacheDisabledError`.
         """
-        return objects_from(self._cached(selected(gvk, namespace, selector)))
+        return _objects_from(self._cached(selected(gvk, namespace, selector)))
 
     def list_watched_from_cache(self, watcher: ObjectIdentifier) -> Objects:
         """Return every object that *watcher* watches, each once.
 
         Raises `NoCacheEntryError` if it watches nothing, and `CacheDisabledError`.
         """
-        self._check(watcher)
-        self._check_cache()
+        self._check(watcher, cache=True)
         dependencies = sorted(self._watches.dependencies_of(watcher), key=str)
         watches = [self._watches.find(dependency) for dependency in dependencies]
         if not watches:
             raise NoCacheEntryError(f"{watcher} watches nothing")
-        return objects_from(*(watch for watch in watches if watch is not None))
+        return _objects_from(*(watch for watch in watches if watch is not None))
 
     # ---- syncs
 
@@ -371,10 +364,8 @@ class DynamicWatcher:
             try:
                 return await self._calls.delay(watcher, self._reconcile)
             except Exception as error:
-                failures = self._queue.failures(watcher) + 1
-                self._failures.failed(
-                    "reconciliation failed", error, failures, watcher=str(watcher)
-                )
+                failures, text = self._queue.failures(watcher) + 1, "reconciliation failed"
+                self._failures.failed(text, error, failures, watcher=str(watcher))
                 raise
 
     # ---- checks
@@ -383,8 +374,10 @@ class DynamicWatcher:
         if self.host is None or not self.started.is_set():
             raise NotStartedError("the dynamic watcher must be started to do that")
 
-    def _check(self, watcher: ObjectIdentifier) -> None:
+    def _check(self, watcher: ObjectIdentifier, *, cache: bool = False) -> None:
         self._started()
+        if cache:
+            self._check_cache()
         watcher.validate()
         if not watcher.name:
             raise InvalidInputError(f"a watcher is one object and needs a name: {watcher}")
@@ -402,21 +395,18 @@ class DynamicWatcher:
             lock = self._locks[watcher] = asyncio.Lock()
         async with lock:
             if watcher in self._batches:
-                raise QueryBatchInProgressError(
-                    f"the query batch of {watcher} is in progress: end it first"
-                )
+                text = f"the query batch of {watcher} is in progress: end it first"
+                raise QueryBatchInProgressError(text)
             yield
 
     async def _read(
         self, watcher: ObjectIdentifier, identifier: ObjectIdentifier
     ) -> DependencyWatch[ObjectIdentifier]:
-        self._check(watcher)
-        self._check_cache()
+        self._check(watcher, cache=True)
         dependency = await self._dependency_on(identifier)
         if watcher not in self._batches:
-            raise QueryBatchNotStartedError(
-                f"objects are read for {watcher} within a query batch only: start one"
-            )
+            text = f"objects are read for {watcher} within a query batch only: start one"
+            raise QueryBatchNotStartedError(text)
         self._batches[watcher].add(dependency)
         return await self._watches.depend(watcher, dependency)
 
@@ -439,9 +429,8 @@ class DynamicWatcher:
     def _selection(
         self, identifier: ObjectIdentifier, resource: ScopedGVR | None
     ) -> Dependency[Any]:
-        gvk, name = identifier.group_version_kind(), identifier.name
-        namespace = identifier.namespace
-        selector = Selector.parse(identifier.selector)
+        gvk, selector = identifier.group_version_kind(), Selector.parse(identifier.selector)
+        name, namespace = identifier.name, identifier.namespace
         try:
             if gvk.in_nats:  # any values of an existing bucket
                 bucket = KvKind(bytes, bucket=gvk.kind, create=False)
@@ -464,16 +453,12 @@ class DynamicWatcher:
             raise InvalidInputError(f"{identifier}: {error}") from error
 
 
-def object_from(watch: DependencyWatch[Any]) -> Document | None:
-    """Return a copy of the watched object as a document, or None if it does not exist.
-
-    Raises `InvalidObjectError` if the object is not a JSON object.
-    """
+def _object_from(watch: DependencyWatch[Any]) -> Document | None:
     return next((_document(watch, stored) for stored in watch.objects()), None)
 
 
-def objects_from(*watches: DependencyWatch[Any]) -> Objects:
-    """Return each object of the watches once; skips values that are not JSON objects."""
+def _objects_from(*watches: DependencyWatch[Any]) -> Objects:
+    """Return each object of the watches once; skips values that aren't JSON objects."""
     objects: dict[tuple[str, str], Document] = {}
     for watch in watches:
         for stored in watch.objects():
@@ -484,7 +469,10 @@ def objects_from(*watches: DependencyWatch[Any]) -> Objects:
 
 
 def _document(watch: DependencyWatch[Any], stored: Stored) -> Document:
-    """Return the object as a document; one of a bucket gets kind, name and revision too."""
+    """Return a copy of the object; one of a bucket gets kind, name and revision too.
+
+    Raises `InvalidObjectError` if it isn't a JSON object.
+    """
     document, kind = documents.parse(stored.value), watch.dependency.kind
     if not isinstance(kind, KvKind):
         return document

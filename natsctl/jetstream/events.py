@@ -22,7 +22,7 @@ from natsctl.jetstream.requests import revision_of
 from natsctl.model.manifests import Reference
 from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
-from natsctl.telemetry.outbox import BURST, GATHER_S, QUIET_S, Outbox, SendingPace
+from natsctl.telemetry.outbox import BURST, Outbox, SendingPace
 from natsctl.time_limit import happens
 
 STREAM = "natsctl_events"
@@ -62,13 +62,7 @@ class StreamRecorder:
     def __init__(
         self, connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
     ) -> None:
-        self.outbox = Outbox(
-            self.send,
-            repeat_s=REPEAT_S,
-            pace=SendingPace(PAUSE_S),
-            gather_s=GATHER_S,
-            quiet_s=QUIET_S,
-        )
+        self.outbox = Outbox(self.send, repeat_s=REPEAT_S, pace=SendingPace(PAUSE_S))
         self._connection = connection
         self._controller = controller
         self._guard = guard
@@ -76,10 +70,10 @@ class StreamRecorder:
 
     @property
     def dropped(self) -> int:
-        return self.outbox.counts.dropped
+        return self.outbox.counts["dropped"]
 
     def counted(self) -> dict[tuple[str, str], int]:
-        return self.outbox.counts.of_system("nats")
+        return self.outbox.counted("nats")
 
     def event(
         self,

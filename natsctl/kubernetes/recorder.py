@@ -20,7 +20,7 @@ from natsctl.kubernetes.transport import MERGE_PATCH, Transport
 from natsctl.model.manifests import Reference
 from natsctl.model.store import UNGUARDED, EventType, SyncNote, WriteGuard
 from natsctl.telemetry.hiding import hidden
-from natsctl.telemetry.outbox import GATHER_S, QUIET_S, Outbox, SendingPace
+from natsctl.telemetry.outbox import Outbox, SendingPace
 
 PAUSE_S = 0.05  # between two Events of a process, because writes of objects are more important
 SERIES_S = 360.0  # a repeat within this time belongs to the same series
@@ -73,9 +73,7 @@ class KubeRecorder:
         pace: SendingPace | None = None,
     ) -> None:
         pace = SendingPace(PAUSE_S) if pace is None else pace
-        self.outbox = Outbox(
-            self._send, repeat_s=SERIES_S, pace=pace, gather_s=GATHER_S, quiet_s=QUIET_S
-        )
+        self.outbox = Outbox(self._send, repeat_s=SERIES_S, pace=pace)
         self._transport = transport
         self._guard = guard
         name = re.sub(r"[^A-Za-z0-9_.-]", "-", controller)[:CONTROLLER_MAX].strip("_.-")
@@ -84,10 +82,10 @@ class KubeRecorder:
 
     @property
     def dropped(self) -> int:
-        return self.outbox.counts.dropped
+        return self.outbox.counts["dropped"]
 
     def counted(self) -> dict[tuple[str, str], int]:
-        return self.outbox.counts.of_system("kubernetes")
+        return self.outbox.counted("kubernetes")
 
     def event(
         self,

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, get_origin, get_type_hints
+from typing import Any, Generic, Literal, Self, TypeVar, get_origin, get_type_hints
 
 import msgspec
 import msgspec.inspect
@@ -236,7 +236,9 @@ class Kind(Generic[T]):
         the type stored the current value, and this one can't read it.
         """
         if self._custom:
-            return self._encode_custom(obj)
+            if self._encode is None:
+                raise UsageError(f"{self.name} is read-only: declare an encoder to write it")
+            return self._encode(obj)
         if self.plain and isinstance(obj, bytes):
             return obj
         before = None if current is None else self._current_document(current)
@@ -270,10 +272,10 @@ class Kind(Generic[T]):
                 return documents.parse(current)
             return None
 
-    def _encode_custom(self, obj: T) -> bytes:
-        if self._encode is None:
-            raise UsageError(f"{self.name} is read-only: declare an encoder to write it")
-        return self._encode(obj)
+    def _changed(self, **attributes: object) -> Self:
+        changed = copy.copy(self)
+        vars(changed).update(attributes)
+        return changed
 
     def likely_cause(self, value: bytes) -> str:  # noqa: ARG002 - for buckets only
         """Return how to fix the declaration of the kind if *value* is invalid; empty if unknown."""
@@ -388,15 +390,11 @@ class KvKind(Kind[T]):
 
     def part(self, keys: str) -> "KvKind[T]":
         """Return this kind with another key pattern."""
-        part: KvKind[T] = copy.copy(self)
-        part.keys = key_patterns(keys)
-        return part
+        return self._changed(keys=key_patterns(keys))
 
     def existing(self) -> "KvKind[T]":
         """Return this kind without the permission to create its bucket."""
-        existing: KvKind[T] = copy.copy(self)
-        existing.create = False
-        return existing
+        return self._changed(create=False)
 
     def likely_cause(self, value: bytes) -> str:
         if self._custom:

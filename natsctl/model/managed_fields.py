@@ -91,16 +91,9 @@ def _lost_paths(wanted: Any, stored: Any, owned: Any, path: _Path) -> Iterator[_
         yield from _lost_in_object(wanted, stored, owned, path)
     elif isinstance(wanted, list) and _has_any(owned, "k:", "v:"):
         yield from _lost_in_list(wanted, stored, owned, path)
-    elif owned is None or _is_number_changed(wanted, stored):
-        yield path  # otherwise the field is owned as a whole
-
-
-def _is_number_changed(wanted: Any, stored: Any) -> bool:
-    """Return whether a number, which has no other form, was changed.
-
-    Kubernetes 1.20 doesn't record in `managedFields` that somebody scaled an object.
-    """
-    return isinstance(wanted, int | float) and isinstance(stored, int | float)
+    elif owned is None or (isinstance(wanted, int | float) and isinstance(stored, int | float)):
+        # Kubernetes 1.20 doesn't record who scaled an object; else it's owned as a whole
+        yield path
 
 
 def _has_any(owned: Any, *prefixes: str) -> bool:

@@ -4,7 +4,6 @@ A manifest is a JSON document as for `kubectl apply`. A stored object is the sam
 more fields.
 """
 
-import copy
 import re
 from base64 import b64encode
 from collections.abc import Mapping
@@ -142,9 +141,8 @@ class KubeKind(Kind[D]):
 
     def selected(self, selector: Selector) -> "KubeKind[D]":
         """Return this kind, limited further to objects that *selector* selects."""
-        part: KubeKind[D] = copy.copy(self)
-        part.selector = Selector((*self.selector.requirements, *selector.requirements))
-        return part
+        requirements = (*self.selector.requirements, *selector.requirements)
+        return self._changed(selector=Selector(requirements))
 
     def only(self, key: str) -> "KubeKind[D]":
         """Return this kind, limited to the object with this key.
@@ -154,14 +152,10 @@ class KubeKind(Kind[D]):
         namespace, name = split(key)
         if not self.holds(key):
             raise InvalidKeyError(f"key {key!r} is outside of the declared part of {self.name}")
-        part: KubeKind[D] = copy.copy(self)
-        part.namespace, part.object_name = namespace or None, name
-        return part
+        return self._changed(namespace=namespace or None, object_name=name)
 
     def unnamed(self) -> "KubeKind[D]":
-        part: KubeKind[D] = copy.copy(self)
-        part.object_name = None
-        return part
+        return self._changed(object_name=None)
 
     def metadata(self, value: bytes) -> KubeMetadata:
         # the same value is decoded once
@@ -259,7 +253,12 @@ class KubeKind(Kind[D]):
         if namespace is not None:
             metadata["namespace"] = namespace
         identity = {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata}
-        return _stored_form({**manifest, **identity})
+        manifest = {**manifest, **identity}
+        if (self.api_version, self.kind) == ("v1", "Secret") and manifest.get("stringData"):
+            texts: dict[str, str] = manifest.pop("stringData")  # which is write-only
+            data = {name: b64encode(text.encode()).decode() for name, text in texts.items()}
+            manifest["data"] = {**manifest.get("data", {}), **data}
+        return manifest
 
 
 def split(key: str) -> tuple[str, str]:
@@ -276,19 +275,6 @@ def split(key: str) -> tuple[str, str]:
 def joined(namespace: str, name: str) -> str:
     """Return the key of an object; *namespace* is empty if the kind is cluster-scoped."""
     return f"{namespace}/{name}" if namespace else name
-
-
-def _stored_form(manifest: Manifest) -> Manifest:
-    """Return the manifest with a Secret's write-only `stringData` moved to its `data`."""
-    if (manifest["apiVersion"], manifest["kind"]) != ("v1", "Secret") or not manifest.get(
-        "stringData"
-    ):
-        return manifest
-    result = dict(manifest)
-    texts: dict[str, str] = result.pop("stringData")
-    encoded = {name: b64encode(text.encode()).decode() for name, text in texts.items()}
-    result["data"] = {**result.get("data", {}), **encoded}
-    return result
 
 
 kube = KubeKind

@@ -57,11 +57,6 @@ def masked_manifest(kind: str, value: bytes) -> str:
     return msgspec.json.format(masked, indent=2).decode()
 
 
-def names_secret(name: str) -> bool:
-    """Return whether a field of this name holds a secret."""
-    return bool(_NAME.search(name)) and not _NOT_SECRET.search(name)
-
-
 class Masker:
     """Masks the secrets of one recording. First `learn` every value, then mask each."""
 
@@ -97,7 +92,7 @@ class Masker:
             return self._mask(value, _DATA[name])
         if secret_kind and name == _LAST_APPLIED:
             return MASK
-        if isinstance(value, str) and names_secret(name):
+        if isinstance(value, str) and _NAME.search(name) and not _NOT_SECRET.search(name):
             return self._mask(value, MASK)
         return self._walk(value, secret_kind=secret_kind)
 

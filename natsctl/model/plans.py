@@ -39,8 +39,6 @@ class Orphan(msgspec.Struct, frozen=True):
     """A secondary whose owner doesn't exist.
 
     Attributes:
-        kind: the secondary's kind.
-        key: the secondary's key.
         revision: the secondary's revision when it was found.
         owner: the owner that the secondary names; empty if it names none.
         reason: why the secondary is an orphan.

@@ -43,11 +43,9 @@ class QueueStats(msgspec.Struct, frozen=True):
 class QueuedKey(msgspec.Struct, frozen=True):
     """A key in a work queue.
 
-    Attributes:
-        key: the key.
-        s: seconds for which the key has been held or ready, or until it becomes ready.
-        reason: `retry` after a failure; `delay` for a key that waits for another reason; else
-            `change` of the primary or a request, `secondary` for a changed secondary, or `resync`.
+    `s` is for how many seconds it has been held or ready, or until it becomes ready. `reason` is
+    `retry` after a failure, `delay` for a key that waits for another reason, else `change` of the
+    primary or a request, `secondary` for a changed secondary, or `resync`.
     """
 
     key: str
@@ -63,105 +61,62 @@ class Lanes(msgspec.Struct, frozen=True):
     waiting: list[QueuedKey] = []  # the next one first
 
     def limited(self, count: int) -> "Lanes":
-        """Return the lanes with at most *count* keys each."""
         return Lanes(self.held[:count], self.ready[:count], self.waiting[:count])
 
 
 class SyncRecord(msgspec.Struct, frozen=True, gc=False):
-    """One sync of a key.
+    """One sync of a key, and how many secondaries it created, updated and deleted."""
 
-    Attributes:
-        operation: the reason for the sync.
-        started: the time of its start.
-        duration_s: its duration.
-        revision: the revision of the object; None if the object did not exist.
-        error: the error; empty if the sync succeeded or asked for a delay.
-        created: how many secondaries it created.
-        updated: how many secondaries it updated.
-        deleted: how many secondaries it deleted.
-    """
-
-    operation: str
+    operation: str  # the reason for the sync
     started: datetime
     duration_s: float
-    revision: int | None
-    error: str
+    revision: int | None  # of the object; None if it didn't exist
+    error: str  # empty if the sync succeeded or asked for a delay
     created: int
     updated: int
     deleted: int
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """The place of a key in the work queue.
+    """The place of a key in the work queue: `waiting`, `ready` or `held`.
 
-    Attributes:
-        place: `waiting`, `ready` or `held`.
-        s: seconds until a waiting key becomes ready, or for which a key has been ready or held.
-        priority: the priority of a key that is ready or held; empty for a waiting key.
+    `s` is in how many seconds a waiting key becomes ready, or for how many it's been ready or held.
     """
 
     place: str
     s: float
-    priority: str = ""
+    priority: str = ""  # empty for a waiting key
 
 
 class KeyPause(Pause, frozen=True, kw_only=True):
-    """The pause of a key.
-
-    Attributes:
-        controller: whether the whole controller is paused.
-        pending: whether a sync was held back; the key is synced when it is resumed.
-    """
+    """The pause of a key, or of its whole *controller*."""
 
     controller: bool = False
-    pending: bool = False
+    pending: bool = False  # a sync was held back, and follows when the key is resumed
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one key of a controller, and the reasons for that state.
-
-    Attributes:
-        controller: the name of the controller.
-        key: the key.
-        source: the bucket of its object, or the kind of an object in a cluster; empty if unknown.
-        exists: whether the object exists, valid or not, as cached.
-        revision: the revision of its last valid state; None if it has none.
-        invalid: why the newest revision is invalid; empty if it is valid.
-        paused: the pause of the key or of its controller; None if neither is paused.
-        quarantined: why the key is quarantined; empty if it isn't.
-        queued: the place in the work queue; None if the key isn't in the queue.
-        failures: failed syncs since the last successful one.
-        failing_since: the time of the first of them, also in an earlier process; None if it doesn't
-            fail.
-        external: the names of its external resources; an adopted one is named as such.
-        conditions: the conditions of its status, such as `Ready=False NotOwned: …`.
-        syncs: the last syncs, oldest first.
-        owned: the keys of the objects that the key owns, by kind.
-        held: owned objects that are being deleted, and the finalizers that hold them.
-        reads: objects and selections whose changes enqueue the key as well.
-        contested: owned objects that another writer keeps changing back.
-        garbage_held: why objects of a deleted key are not collected; empty if they are.
-    """
+    """The state of one key of a controller, and the reasons for that state."""
 
     controller: str
     key: str
-    source: str = ""
-    exists: bool
-    revision: int | None = None
-    invalid: str = ""
+    source: str = ""  # the bucket of its object, or its kind in a cluster; empty if unknown
+    exists: bool  # whether the object exists, valid or not, as cached
+    revision: int | None = None  # of its last valid state, if it has one
+    invalid: str = ""  # why the newest revision is invalid
     paused: KeyPause | None = None
-    quarantined: str = ""
+    quarantined: str = ""  # the reason, if it is
     queued: Queued | None = None
-    failures: int = 0
-    failing_since: datetime | None = None
-    external: list[str] = []
-    conditions: list[str] = []
-    syncs: list[SyncRecord] = []
-    owned: dict[str, list[str]] = {}
-    held: list[str] = []
-    reads: list[str] = []
-    contested: list[str] = []
-    garbage_held: str = ""
+    failures: int = 0  # failed syncs since the last successful one
+    failing_since: datetime | None = None  # the time of the first, also in an earlier process
+    external: list[str] = []  # its external resources; an adopted one is named as such
+    conditions: list[str] = []  # of its status, such as `Ready=False NotOwned: …`
+    syncs: list[SyncRecord] = []  # the last ones, oldest first
+    owned: dict[str, list[str]] = {}  # the keys of objects that the key owns, by kind
+    held: list[str] = []  # owned objects that are being deleted, and their finalizers
+    reads: list[str] = []  # objects and selections whose changes enqueue the key as well
+    contested: list[str] = []  # owned objects that another writer keeps changing back
+    garbage_held: str = ""  # why objects of a deleted key aren't collected
 
     @property
     def present(self) -> bool:
@@ -193,29 +148,22 @@ class PrimarySource(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a controller.
+    """The state of a controller. What depends on its tables is empty or None until they exist.
 
     Attributes:
-        controller: the name of the controller.
-        sources: where its primaries are; empty until the tables exist.
         state: `starting`, `listing` until every table is synced, then `syncing`.
         failure: why a table has no watch at the moment; empty if every table has one.
-        primaries: the number of primaries; None until the tables exist.
-        keys: the number of primaries that this process syncs; None until the tables exist.
+        keys: the number of primaries that this process syncs.
         invalid: the reason, by key, for each primary whose newest revision is invalid.
         failing: the error, by key, of each key whose last sync failed.
         failing_since: the time of the first of its failures in a row, by failing key; also if that
             was in an earlier process.
         paused: the pause, by key, of each paused key; without the pause of the controller.
         quarantined: the reason, by key, for each quarantined key.
-        paused_controller: the pause of the whole controller; None if it is not paused.
         contested: the fields and the other writers, by key, of objects that are changed back again
             and again.
-        syncs: the number of syncs since the start.
-        failures: the number of failed syncs since the start.
+        syncs: the number of syncs since the start; `failures` that of failed ones.
         watch_restarts: how often a watch was established again.
-        queue: the measures of the work queue; None until the tables exist.
-        lanes: keys in the work queue; None until the tables exist.
         unanswered: changes that wait for a successful sync, without those of keys that are held;
             None if it is not known.
         oldest_unanswered_s: seconds since the first of them, or since the first failure of a key
@@ -224,11 +172,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         overdue: the number of keys whose change has waited for more than five minutes, and that
             neither fail nor are paused.
         unhealthy: the number of keys that fail, are invalid, quarantined or overdue.
-        missing_kinds: the optional kinds that the cluster does not have.
-        installation: the id of the NATS system, which labels objects in a cluster; empty until it
-            is known.
-        garbage_held: why garbage collection waits for an operator; empty if it does not wait.
         concerns: what buckets delete too early or keep too long, with advice.
+        missing_kinds: the optional kinds that the cluster does not have.
+        installation: the id of the NATS system, which labels objects in a cluster.
+        garbage_held: why garbage collection waits for an operator; empty if it does not wait.
     """
 
     controller: str
@@ -261,7 +208,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def synced(self) -> bool:
-        """True if every table is synced and the syncs have begun."""
         return self.state == "syncing"
 
 
@@ -280,7 +226,6 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The kind and the key, for people."""
         return f"{self.kind}/{self.key}"
 
     def limited(self, count: int) -> "Branch":
@@ -305,6 +250,5 @@ def merged(trees: Sequence[Branch]) -> Branch:
 
 
 def _knowledge(branch: Branch) -> tuple[bool, bool, int]:
-    """Return how much is known of an object, to compare."""
     known = branch.ready not in (UNKNOWN, MISSING)
     return known, branch.revision is not None, len(branch.branches)

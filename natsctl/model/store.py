@@ -27,12 +27,9 @@ class WriteGuard:
 
     `Stores.guarded` returns stores that check the guard before they send a write. Reads and watches
     are always permitted.
-
-    Attributes:
-        dry_run: the server only checks each write, if it can.
     """
 
-    dry_run = False
+    dry_run = False  # whether the server only checks each write, if it can
 
     def check(self, kind: Kind[Any] | None) -> None:
         """Raise a `StoreError` if a write of an object of this kind may not be sent now.
@@ -67,9 +64,8 @@ class DryRunGuard(WriteGuard):
         name = "the JetStream API" if kind is None else kind.name
         raise NotStoredError(f"a plan writes nothing to {name}")
 
-    async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - every kind
-        # the server checks the write, and stores nothing
-        return await write()
+    def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> Awaitable[T]:  # noqa: ARG002 - every kind
+        return write()  # the server checks it, and stores nothing
 
     def may_record(self, key: str) -> bool:  # noqa: ARG002 - no key
         return False
@@ -102,27 +98,17 @@ class EventType(Enum):
 
 
 class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A sync that an event is about.
+    """A sync that an event is about, and how many secondaries it created, updated and deleted."""
 
-    Attributes:
-        operation: the reason for the sync.
-        revision: the revision of the object; None if the object didn't exist.
-        created: how many secondaries it created.
-        updated: how many secondaries it updated.
-        deleted: how many secondaries it deleted.
-        failures: the failed syncs in a row, with this one; 0 if it succeeded.
-        handler: the name of the handler, if several handlers get the key.
-    """
-
-    operation: str
+    operation: str  # the reason for the sync
     started: datetime
     duration_s: float
-    revision: int | None = None
+    revision: int | None = None  # of the object; None if it didn't exist
     created: int = 0
     updated: int = 0
     deleted: int = 0
-    failures: int = 0
-    handler: str = ""
+    failures: int = 0  # in a row, with this one; 0 if it succeeded
+    handler: str = ""  # its name, if several handlers get the key
 
 
 class Recorder(Protocol):
@@ -165,8 +151,7 @@ class CountsEvents(Protocol):
     def counted(self) -> Mapping[tuple[str, str], int]:
         """Return the number of events by system and outcome.
 
-        The system is `nats` or `kubernetes`. The outcome is `sent`, `merged` into another event,
-        or `dropped`.
+        The systems are `nats` and `kubernetes`, the outcomes `sent`, `merged` and `dropped`.
         """
         ...
 
@@ -253,22 +238,16 @@ class ChangeType(Enum):
 class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """An object before and after a change.
 
-    Attributes:
-        kind: the object's kind.
-        key: the object's key.
-        before: the state before; None if the object didn't exist.
-        after: the state after; None if the object was deleted. Both are None if the object was
-            deleted before it was first seen.
-        initial: whether a list, not a live change, produced the change.
-        purged: whether the deletion also deleted the history, as far as the store reports it.
+    A state is None if the object doesn't exist. Both are None if the object was deleted before it
+    was first seen.
     """
 
     kind: Kind[T]
     key: str
     before: Stored | None
     after: Stored | None
-    initial: bool = False
-    purged: bool = False
+    initial: bool = False  # whether a list, not a live change, produced the change
+    purged: bool = False  # whether the history was deleted too, as far as the store reports it
 
     @property
     def action(self) -> ChangeType:
@@ -283,7 +262,6 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
     @property
     def new(self) -> T | None:
-        """The object after the change; each access decodes it."""
         return None if self.after is None else self.kind.decode(self.after.value)
 
 
@@ -295,9 +273,7 @@ class Store(Protocol):
     """
 
     @property
-    def kind(self) -> Kind[Any]:
-        """The kind of the objects."""
-        ...
+    def kind(self) -> Kind[Any]: ...
 
     async def get(self, key: str) -> Stored:
         """Read the object from the store's leader, never from a replica that may lag.

@@ -12,16 +12,16 @@ place of the hive.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from natsctl.resource.resource import ErrorAction as ErrorAction
+    from natsctl.resource.resource import ErrorHandler as ErrorHandler
+    from natsctl.resource.resource import Event as Event
+    from natsctl.resource.resource import EventKind as EventKind
+    from natsctl.resource.resource import EventStream as EventStream
+    from natsctl.resource.resource import Key as Key
+    from natsctl.resource.resource import PerKey as PerKey
+    from natsctl.resource.resource import RateLimiter as RateLimiter
     from natsctl.resource.resource import Resource as Resource
     from natsctl.resource.resource import ResourceStore as ResourceStore
-    from natsctl.resource.stream import ErrorAction as ErrorAction
-    from natsctl.resource.stream import ErrorHandler as ErrorHandler
-    from natsctl.resource.stream import Event as Event
-    from natsctl.resource.stream import EventKind as EventKind
-    from natsctl.resource.stream import EventStream as EventStream
-    from natsctl.resource.stream import Key as Key
-    from natsctl.resource.stream import PerKey as PerKey
-    from natsctl.resource.stream import RateLimiter as RateLimiter
 else:
     from natsctl.public_names import load_on_first_use
 

@@ -106,7 +106,8 @@ class Hider:
         if cut or _may_look_like_a_secret(window):
             for pattern in _patterns(cut=cut):
                 window, end = _masked(pattern, window, end)
-        window = _encodable(window)
+        if not window.isascii():  # names of files have surrogates for bytes that aren't UTF-8
+            window = "".join("\ufffd" if "\ud800" <= it <= "\udfff" else it for it in window)
         return f"{window[:end]}… ({len(text) - limit} more characters)" if cut else window
 
 
@@ -252,16 +253,6 @@ def enumerated(texts: Sequence[str], limit: int) -> str:
     """Return the first *limit* texts, separated by commas, and the number of the others."""
     omitted = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(texts[:limit]) + omitted
-
-
-def _encodable(text: str) -> str:
-    """Return the text, in the same length, with U+FFFD in place of each surrogate.
-
-    Names of files and output of programs have surrogates in place of bytes that aren't UTF-8.
-    """
-    if text.isascii():
-        return text
-    return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
 
 
 def _may_look_like_a_secret(text: str) -> bool:

@@ -23,29 +23,17 @@ REFILL_S = 60.0  # seconds until an object may have one more event
 PENDING_MAX = 10_000  # events that wait to be sent
 PAUSE_S = 1.0  # pause after an event that couldn't be sent
 CLOSE_S = 2.0  # timeout for sending the pending events at the end
-GATHER_S = 1.0  # before a new event is sent; recorders use it as `gather_s`
+GATHER_S = 1.0  # before a new event is sent, within which repeats are collected
 BUSY = 10  # new events within `gather_s` that show that many objects are being written
 LATE_S = 30.0  # the longest time that events wait for a busy controller
-QUIET_S = 5.0  # between an event and its repeats; recorders use it as `quiet_s`
-
-
-class EventCounts(msgspec.Struct):
-    """Counts of events that were sent, were merged as repeats into another one, or were dropped."""
-
-    sent: int = 0
-    merged: int = 0
-    dropped: int = 0
-
-    def of_system(self, system: str) -> dict[tuple[str, str], int]:
-        return {(system, outcome): count for outcome, count in msgspec.structs.asdict(self).items()}
+QUIET_S = 5.0  # after an event, within which repeats are collected and sent as one
 
 
 class SendingPace:
     """Gives turns with a pause between two; outboxes that share one share its rate."""
 
-    def __init__(self, pause_s: float = 0.0) -> None:
-        self._pause_s = pause_s
-        self._free_at = 0.0
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s, self._free_at = pause_s, 0.0
         self._clock = asyncio.get_running_loop().time
 
     def take(self) -> float:
@@ -54,26 +42,6 @@ class SendingPace:
         begins = max(now, self._free_at)
         self._free_at = begins + self._pause_s
         return begins - now
-
-
-class Budget:
-    """A token bucket per object, which limits the rate of its events."""
-
-    def __init__(self) -> None:
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, time
-        self._clock = asyncio.get_running_loop().time
-
-    def take(self, about: str) -> bool:
-        """Take a token of the object *about*; return False if it has none left."""
-        now = self._clock()
-        bucket = self._buckets.pop(about, None)
-        tokens, refilled = (float(BURST), now) if bucket is None else bucket
-        tokens = min(float(BURST), tokens + (now - refilled) / REFILL_S)
-        allowed = tokens >= 1
-        self._buckets[about] = (tokens - allowed, now)
-        if len(self._buckets) > REMEMBERED_MAX:
-            self._buckets.popitem(last=False)
-        return allowed
 
 
 class _Pending(msgspec.Struct, Generic[E], frozen=True, gc=False):
@@ -93,38 +61,24 @@ _Queue = OrderedDict[Hashable, _Pending[E]]
 class Outbox(Generic[E]):
     """A bounded queue of events. Adding never blocks; events beyond a limit are dropped.
 
-    `sending` sends the events one at a time. Repeated events are counted and sent as one. Writes of
-    objects come first: many new events in a short time show that a controller writes many objects,
-    so events then wait until there are fewer new ones, but not longer than `LATE_S`. Urgent events
-    don't wait for that. They are sent before the others, and the oldest of the others makes room
-    for an urgent event if the queue is full.
+    `sending` sends the events one at a time, at the rate of the *pace*, which limits the load on
+    the server. Events that equal an earlier one of the last *repeat_s* seconds are counted and sent
+    as one. Writes of objects come first: many new events in a short time show that a controller
+    writes many objects, so events then wait until there are fewer new ones, but not longer than
+    `LATE_S`. Urgent events don't wait for that. They are sent before the others, and the oldest of
+    the others makes room for an urgent event if the queue is full.
 
-    Args:
-        send: sends an event, and returns it in the form from which its repeats are made.
-        repeat_s: seconds within which an equal event is a repeat.
-        pace: limits the rate of events, which limits the load on the server.
-        gather_s: seconds before a new event is sent, within which repeats are collected.
-        quiet_s: seconds after an event within which repeats are collected and sent as one.
+    *send* sends an event, and returns it in the form from which its repeats are made.
     """
 
     def __init__(
-        self,
-        send: Callable[[E], Awaitable[E]],
-        *,
-        repeat_s: float,
-        pace: SendingPace | None = None,
-        gather_s: float = 0.0,
-        quiet_s: float = 0.0,
+        self, send: Callable[[E], Awaitable[E]], *, repeat_s: float, pace: SendingPace
     ) -> None:
-        self.counts = EventCounts()
-        self._send = send
-        self._repeat_s = repeat_s
-        self.pace = SendingPace() if pace is None else pace
-        self._gather_s = gather_s
-        self._quiet_s = quiet_s
+        self.counts = {"sent": 0, "merged": 0, "dropped": 0}
+        self._send, self._repeat_s, self.pace = send, repeat_s, pace
         self._clock = asyncio.get_running_loop().time
         self._added = deque[float](maxlen=BUSY)  # the times of the last new events
-        self._budget = Budget()
+        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, time
         self._urgent: _Queue[E] = OrderedDict()
         self._others: _Queue[E] = OrderedDict()
         self._sent: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()  # event, time
@@ -132,6 +86,10 @@ class Outbox(Generic[E]):
         self._denials = Repeats(self._clock, math.inf)
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
+
+    def counted(self, system: str) -> dict[tuple[str, str], int]:
+        """Return how many events were sent, merged into another one, or dropped."""
+        return {(system, outcome): count for outcome, count in self.counts.items()}
 
     @property
     def pending(self) -> int:
@@ -157,7 +115,7 @@ class Outbox(Generic[E]):
         if pending is not None:
             repeated = again(pending.make())
             queue[identity] = _Pending(about, lambda: repeated, pending.since)
-            self.counts.merged += 1
+            self.counts["merged"] += 1
             return
         make = first
         if recent is not None and now - recent[1] > self._repeat_s:
@@ -165,27 +123,38 @@ class Outbox(Generic[E]):
         elif recent is not None:
             event, sent_at = again(recent[0]), recent[1]
             self._sent[identity] = event, sent_at
-            if sent_at + self._quiet_s > now and not self._closed.is_set():
+            if sent_at + QUIET_S > now and not self._closed.is_set():
                 if identity not in self._delayed:
                     self._delayed[identity] = about, queue
                     loop = asyncio.get_running_loop()
-                    loop.call_at(sent_at + self._quiet_s, self._release, identity)
-                self.counts.merged += 1
+                    loop.call_at(sent_at + QUIET_S, self._release, identity)
+                self.counts["merged"] += 1
                 return
             make = lambda: event  # noqa: E731 - as *first*
         has_room = self.pending < PENDING_MAX or (urgent and len(self._others) > 0)
-        if has_room and self._budget.take(about):
+        if has_room and self._may_send(about):
             self._sent.pop(identity, None)
             self._added.append(now)
             self._enqueue(queue, identity, _Pending(about, make, now))
         else:
-            self.counts.dropped += 1
+            self.counts["dropped"] += 1
+
+    def _may_send(self, about: str) -> bool:
+        """Take a token of the object *about*; return False if it has none left."""
+        now = self._clock()
+        tokens, refilled = self._budgets.pop(about, (float(BURST), now))
+        tokens = min(float(BURST), tokens + (now - refilled) / REFILL_S)
+        allowed = tokens >= 1
+        self._budgets[about] = (tokens - allowed, now)
+        if len(self._budgets) > REMEMBERED_MAX:
+            self._budgets.popitem(last=False)
+        return allowed
 
     def _enqueue(self, queue: _Queue[E], identity: Hashable, pending: _Pending[E]) -> None:
         queue[identity] = pending
         if self.pending > PENDING_MAX and self._others:
             self._others.popitem(last=False)
-            self.counts.dropped += 1
+            self.counts["dropped"] += 1
         self._wake.set()
 
     def _release(self, identity: Hashable) -> None:
@@ -193,8 +162,8 @@ class Outbox(Generic[E]):
         if delayed is None or identity not in self._sent:
             return
         about, queue = delayed
-        if not self._budget.take(about):
-            self.counts.dropped += 1
+        if not self._may_send(about):
+            self.counts["dropped"] += 1
         else:
             event, _ = self._sent.pop(identity)
             self._enqueue(queue, identity, _Pending(about, lambda: event, self._clock()))
@@ -207,7 +176,9 @@ class Outbox(Generic[E]):
             self._wake.clear()
             closing = self._closed.is_set()
             while self.pending:
-                await self._let_writes_pass()
+                # gathered, and behind writes unless urgent
+                while not self._closed.is_set() and self._next()[0] > self._clock():
+                    await self._rest(self._next()[0] - self._clock())
                 if not self._closed.is_set():
                     await self._rest(self.pace.take())
                 await self._send_next(self._next()[1])
@@ -223,25 +194,17 @@ class Outbox(Generic[E]):
         pending = self.pending
         self._urgent.clear()
         self._others.clear()
-        self.counts.dropped += pending
+        self.counts["dropped"] += pending
         return pending
-
-    async def _let_writes_pass(self) -> None:
-        """Wait until an event is due: gathered, and behind writes unless urgent; see `LATE_S`."""
-        while not self._closed.is_set():
-            due, _ = self._next()
-            if due <= self._clock():
-                return
-            await self._rest(due - self._clock())
 
     def _next(self) -> tuple[float, _Queue[E]]:
         """Return when the next event is due, and its queue: the urgent one if both are due."""
         urgent_at, other_at = (
-            next(iter(queue.values())).since + self._gather_s if queue else math.inf
+            next(iter(queue.values())).since + GATHER_S if queue else math.inf
             for queue in (self._urgent, self._others)
         )
-        calm_at = self._added[0] + self._gather_s if len(self._added) == BUSY else 0.0
-        other_at = min(max(other_at, calm_at), other_at - self._gather_s + LATE_S)
+        calm_at = self._added[0] + GATHER_S if len(self._added) == BUSY else 0.0
+        other_at = min(max(other_at, calm_at), other_at - GATHER_S + LATE_S)
         if urgent_at <= max(other_at, self._clock()) or (self._urgent and self._closed.is_set()):
             return urgent_at, self._urgent
         return other_at, self._others
@@ -261,7 +224,7 @@ class Outbox(Generic[E]):
             queue[identity] = _Pending(about, lambda: event, pending.since)
             raise
         except StoreError as error:
-            self.counts.dropped += 1
+            self.counts["dropped"] += 1
             self._sent.pop(identity, None)
             if isinstance(error, PermissionDeniedError):
                 if self._denials.due(str(error)):
@@ -270,11 +233,11 @@ class Outbox(Generic[E]):
                 log.warning("cannot send event", object=about, error=error)
                 await asyncio.sleep(PAUSE_S)
         except Exception:
-            self.counts.dropped += 1
+            self.counts["dropped"] += 1
             self._sent.pop(identity, None)
             log.exception("cannot send event", object=about)
         else:
-            self.counts.sent += 1
+            self.counts["sent"] += 1
             if identity not in queue and identity not in self._delayed:
                 self._remember(identity, sent)
 

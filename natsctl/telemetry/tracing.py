@@ -1,7 +1,7 @@
 """Spans of syncs, watches and calls, recorded by OpenTelemetry.
 
 A span is recorded only if the process has an OpenTelemetry SDK: the SDK of `natsctl run --otlp`, or
-one that the program has set up. Otherwise `_Source.tracer` returns None and no span is created,
+one that the program has set up. Otherwise `_tracer` returns None and no span is created,
 because a span of the API's no-op tracer costs 7 µs, and a check costs 0.2 µs.
 """
 
@@ -77,8 +77,13 @@ class Span:
             return
         trace = _api("trace")
         self._recorded.set_status(trace.Status(trace.StatusCode.ERROR, error_text(error)))
-        self._recorded.set_attribute("error.type", _type_name(error))
-        self._recorded.add_event("exception", _exception_attributes(error))
+        name, message = _type_name(error), hidden_with(error, str(error))
+        attributes = {"exception.type": name, "exception.message": message}
+        if classify(error) is ErrorClass.UNEXPECTED:
+            stack = "".join(traceback.format_exception(error))
+            attributes["exception.stacktrace"] = hidden_with(error, stack, limit=TRACEBACK_MAX)
+        self._recorded.set_attribute("error.type", name)
+        self._recorded.add_event("exception", attributes)
 
     def end(self) -> None:
         if self._recorded is not None and self._token is not None:
@@ -92,7 +97,7 @@ _UNRECORDED = Span()
 
 def records_spans() -> bool:
     """Return whether anything records spans."""
-    return SDK in sys.modules and _source.tracer() is not None
+    return SDK in sys.modules and _tracer() is not None
 
 
 def sync_span(controller: str, attributes: Callable[[], Attributes]) -> Span:
@@ -105,7 +110,7 @@ def sync_span(controller: str, attributes: Callable[[], Attributes]) -> Span:
         attributes: returns further attributes, and is called only if the span is recorded. A name
             `x` becomes `natsctl.x`.
     """
-    tracer = _source.tracer()
+    tracer = _tracer()
     if tracer is None:
         return _UNRECORDED
     prefixed = {f"natsctl.{name}": value for name, value in attributes().items()}
@@ -120,7 +125,7 @@ def watch_span(kind: str, attributes: Callable[[], Attributes]) -> Span:
     The span has no parent, because a watch outlives the sync that starts it. *attributes* is called
     only if the span is recorded.
     """
-    tracer = _source.tracer()
+    tracer = _tracer()
     if tracer is None:
         return _UNRECORDED
     all_attributes = _attributes({"natsctl.kind": kind, **attributes()})
@@ -137,7 +142,7 @@ def call_span(describe: Callable[[], tuple[str, Attributes]], *, expected: Error
         describe: returns the name and the attributes, and is called only if the span is recorded.
         expected: errors that don't count as a failure.
     """
-    tracer = _source.tracer()
+    tracer = _tracer()
     if tracer is None or _current_span() is None:
         return _UNRECORDED
     name, attributes = describe()
@@ -174,27 +179,25 @@ def collected_by(provider: "TracerProvider") -> Iterator[None]:
 
     The default is the SDK's provider that the process has set with `set_tracer_provider`.
     """
-    previous, _source.known = _source.known, _tracer_of(provider)
+    global _known  # noqa: PLW0603 - see `_tracer`
+    previous, _known = _known, _tracer_of(provider)
     try:
         yield
     finally:
-        _source.known = previous
+        _known = previous
 
 
-class _Source:
-    def __init__(self) -> None:
-        self.known: Tracer | None = None
-
-    def tracer(self) -> "Tracer | None":
-        if self.known is None and SDK in sys.modules:
-            trace = _api("trace")
-            provider = trace.get_tracer_provider()
-            if not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-                self.known = _tracer_of(provider)  # a process never changes its provider
-        return self.known
+_known: "Tracer | None" = None
 
 
-_source = _Source()
+def _tracer() -> "Tracer | None":
+    global _known  # noqa: PLW0603 - a process never changes its provider
+    if _known is None and SDK in sys.modules:
+        trace = _api("trace")
+        provider = trace.get_tracer_provider()
+        if not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+            _known = _tracer_of(provider)
+    return _known
 
 
 def _api(module: str) -> Any:
@@ -208,7 +211,7 @@ def _tracer_of(provider: "TracerProvider") -> "Tracer":
 
 
 def _current_span() -> "RecordedSpan | None":
-    if _source.tracer() is None:
+    if _tracer() is None:
         return None
     span: RecordedSpan = _api("trace").get_current_span()
     return span if span.is_recording() else None
@@ -219,16 +222,6 @@ def _attributes(attributes: Attributes) -> dict[str, str | bool | int | float]:
         name: value if isinstance(value, bool | int | float) else str(value)
         for name, value in attributes.items()
     }
-
-
-def _exception_attributes(error: Exception) -> dict[str, str]:
-    """Return the attributes of an exception event, with a traceback if the error is unexpected."""
-    message = hidden_with(error, str(error))
-    attributes = {"exception.type": _type_name(error), "exception.message": message}
-    if classify(error) is ErrorClass.UNEXPECTED:
-        stack = "".join(traceback.format_exception(error))
-        attributes["exception.stacktrace"] = hidden_with(error, stack, limit=TRACEBACK_MAX)
-    return attributes
 
 
 def _type_name(error: Exception) -> str:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from natsctl.watchers.controller import InformerController as InformerController
-    from natsctl.watchers.opinionated import FinalizerSupplier as FinalizerSupplier
-    from natsctl.watchers.opinionated import OpinionatedWatcher as OpinionatedWatcher
-    from natsctl.watchers.opinionated import (
-        default_finalizer_supplier as default_finalizer_supplier,
-    )
     from natsctl.watchers.watcher import DEFAULT_RETRY_POLICY as DEFAULT_RETRY_POLICY
+    from natsctl.watchers.watcher import FinalizerSupplier as FinalizerSupplier
+    from natsctl.watchers.watcher import OpinionatedWatcher as OpinionatedWatcher
     from natsctl.watchers.watcher import RecallingWatcher as RecallingWatcher
     from natsctl.watchers.watcher import ResourceAction as ResourceAction
     from natsctl.watchers.watcher import ResourceWatcher as ResourceWatcher
     from natsctl.watchers.watcher import RetryDequeuePolicy as RetryDequeuePolicy
     from natsctl.watchers.watcher import SimpleWatcher as SimpleWatcher
     from natsctl.watchers.watcher import Snapshot as Snapshot
+    from natsctl.watchers.watcher import (
+        default_finalizer_supplier as default_finalizer_supplier,
+    )
     from natsctl.watchers.watcher import (
         exponential_backoff_retry_policy as exponential_backoff_retry_policy,
     )

@@ -30,8 +30,14 @@ from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.reports import Branch, Explanation, Status
 from natsctl.model.store import ManifestStores, Store, Stores
-from natsctl.watchers.changes import Labels, ObjectChange, Source
-from natsctl.watchers.resource_kind import Policies, Registration, ResourceKind
+from natsctl.watchers.resource_kind import (
+    Labels,
+    ObjectChange,
+    Policies,
+    Registration,
+    ResourceKind,
+    Source,
+)
 from natsctl.watchers.watcher import (
     DEFAULT_RETRY_POLICY,
     ResourceWatcher,
@@ -173,7 +179,7 @@ class InformerController(Hosted):
             )
         named.registrations = (*named.registrations, registration)
         if self._has_opened:
-            named.add_existing(registration)
+            named.add_existing((registration,))
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Remove the watcher and its retries, if it was added."""
