@@ -20,7 +20,7 @@ from natsctl.controller.owners import KUMORI, OwnerNames
 from natsctl.core.task_group import WORKERS_MAX
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import NatsOptions, load_context, selected_context, with_context
+from natsctl.jetstream.options import NatsOptions, load_context, selected_context
 from natsctl.kubernetes.options import KubeOptions
 
 # ---- addresses to listen on
@@ -464,26 +464,38 @@ class Effective(msgspec.Struct, frozen=True):
         If any credential is set, no credential of the context is used. Raises `UsageError` if the
         context cannot be read, as `load_context` does.
         """
-        options = with_context(self.settings.nats)
-        taken = {
-            f"nats.{name}": f"context {options.context}"
-            for name, value in msgspec.structs.asdict(options).items()
-            if value != self.value(f"nats.{name}")
+        name = self.settings.nats.context
+        if name is None:
+            return self
+        options, given = load_context(name), self._given()
+        excluded = () if given.keys().isdisjoint(_LOGIN) else _LOGIN
+        context = {
+            field: (value, f"context {name}")
+            for field in _OF_CONTEXT
+            if field not in excluded
+            if (value := getattr(options, field.removeprefix("nats."))) != _DEFAULTS.value(field)
         }
-        settings = msgspec.structs.replace(self.settings, nats=options)
-        return Effective(settings, {**self.sources, **taken}, self.file)
+        chosen = {"nats.context": given.pop("nats.context")}
+        return Effective.of([given, context, chosen], self.file)
+
+    def without_selection(self) -> "Effective":
+        given = {name: one for name, one in self._given().items() if one[1] != SELECTED}
+        return Effective.of([given], self.file)
+
+    def _given(self) -> Layer:
+        return {field: (self.value(field), source) for field, source in self.sources.items()}
 
     @property
     def nats(self) -> NatsOptions:
-        return self.settings.nats
+        """The options of the connection to NATS, with those of the context.
 
-    def without_selection(self) -> "Effective":
-        given = {
-            field: (self.value(field), source)
-            for field, source in self.sources.items()
-            if source != SELECTED
-        }
-        return Effective.of([given], self.file)
+        A context that cannot be read is still named, so that connecting raises the error.
+        """
+        try:
+            complete = self.with_context()
+        except UsageError:
+            return self.settings.nats
+        return msgspec.structs.replace(complete.settings.nats, context=None)
 
 
 def load_settings(

@@ -1,5 +1,6 @@
 """Settings: where they come from, their errors, and the page that lists them."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from natsctl import KUMORI, Controller, OwnerNames
+from natsctl import KUMORI, Controller, NatsOptions, OwnerNames
 from natsctl.daemon.settings.settings import (
     BY_NAME,
     FIELDS,
@@ -228,6 +229,22 @@ def test_the_file_is_named_by_flag_then_variable_then_the_current_folder() -> No
         "variable.toml",
         "natsctl.toml",
     ]
+
+
+def test_a_value_overrides_that_of_the_context_also_if_it_is_the_default(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    (folder / "nats" / "context").mkdir(parents=True)
+    stored = {"url": "nats://hub", "tls_first": True, "inbox_prefix": "ann", "user": "eve"}
+    (folder / "nats" / "context" / "hub.json").write_text(json.dumps(stored))
+    settings = "[nats]\ncontext = 'hub'\ntls_first = false\ninbox_prefix = '_INBOX'\nuser = 'ann'"
+    effective = load_file(settings)
+    complete = effective.with_context()
+    assert effective.nats == NatsOptions(servers=("nats://hub",), user="ann")
+    assert complete.source("nats.servers") == "context hub"
+    assert complete.source("nats.tls_first") == complete.source("nats.user") == "natsctl.toml"
+    assert complete.settings.nats.password is None  # not that of another user
 
 
 def test_a_file_above_the_size_limit_is_rejected() -> None:
