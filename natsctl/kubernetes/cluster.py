@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import os
 import random
-import socket
 import ssl
 import sys
 import tempfile
@@ -22,7 +21,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
-from weakref import WeakSet
 
 import aiohttp
 import msgspec
@@ -71,44 +69,15 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
         return load_access(options, previous)
 
     access = await load(None)
-    login = Login(access, load, retry_s=options.reread_s)
+    login, connector = Login(access, load, retry_s=options.reread_s), aiohttp.TCPConnector(limit=0)
     with login.secrets:
-        async with (
-            _tracked_sockets() as make_socket,
-            aiohttp.TCPConnector(limit=0, socket_factory=make_socket) as connector,
-        ):
+        try:
             pool = HttpPool(connector, options.connect_timeout_s)
             yield Transport(pool, access, login, options)
-
-
-@asynccontextmanager
-async def _tracked_sockets() -> AsyncIterator[aiohttp.SocketFactoryType]:
-    """Yield a socket factory, and shut down the sockets that are still open at the end.
-
-    Why? aiohttp closes a TLS connection with a handshake, so a server that doesn't answer would
-    keep the socket open beyond the end of the event loop.
-    """
-    sockets = WeakSet[socket.socket]()
-
-    def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-        family, kind, protocol, _, _ = address
-        tracked = socket.socket(family, kind, protocol)
-        sockets.add(tracked)
-        return tracked
-
-    def still_open() -> list[socket.socket]:
-        return [tracked for tracked in sockets if tracked.fileno() != -1]
-
-    try:
-        yield make_socket
-    finally:
-        for tracked in still_open():
-            with suppress(OSError):
-                tracked.shutdown(socket.SHUT_RDWR)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                while still_open():  # noqa: ASYNC110 - the event loop reports no closed socket
-                    await asyncio.sleep(0)
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await connector.close(abort_ssl=True)  # without the handshake that ends TLS
 
 
 async def load_access(options: KubeOptions, previous: Access | None) -> Access:

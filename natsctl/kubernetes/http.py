@@ -82,7 +82,7 @@ _INTERIM = range(100, 200)  # the statuses that another response follows
 class HttpConnection(asyncio.Protocol):
     """A connection that *link* has opened, with one request at a time and its response.
 
-    After `send` returns, abort the response, or read its body to the end: then *keep* takes the
+    After `send` returns, close the connection, or read its body to the end: then *keep* takes the
     connection back if it can send another request. Waiting raises `ClientError` or `OSError` if
     the connection breaks. The parser calls the methods whose names begin with `on_`.
 
@@ -177,10 +177,10 @@ class HttpConnection(asyncio.Protocol):
         return received[0] if len(received) == 1 else b"".join(received)
 
     def close(self) -> None:
-        self._link.close()
+        """Close the connection at once, without the handshake that ends TLS.
 
-    def abort(self) -> None:
-        """Close the connection at once, without the closing handshake of TLS."""
+        A server that doesn't answer would keep the socket open beyond the end of the event loop.
+        """
         self._transport.abort()
         self._link.close()
 

@@ -250,7 +250,7 @@ class Transport:
             async with aclosing(lines):
                 yield lines
         finally:
-            response.abort()
+            response.close()
 
     async def _send_until_answered(
         self, request: _Request, deadline: float
