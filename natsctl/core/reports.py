@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -123,13 +124,23 @@ class Measures(msgspec.Struct, frozen=True):
     events: Mapping[tuple[str, str], int] = {}
 
 
+_texts = WeakKeyDictionary[InvalidObjectError, str]()
+
+
 def invalid_of(host: Host) -> dict[str, str]:
-    """Return why the newest state of each invalid primary is invalid, by key."""
-    return {
-        key: hidden(str(invalid.error))
+    """Return why the newest state of each invalid primary is invalid, by key.
+
+    Each text is masked once: a status or a probe may ask about 100,000 keys.
+    """
+    errors = {
+        key: invalid.error
         for informer in host.primaries
         for key, invalid in informer.table.invalid.items()
     }
+    for error in errors.values():
+        if error not in _texts:
+            _texts[error] = hidden(str(error))
+    return {key: _texts[error] for key, error in errors.items()}
 
 
 async def lags(informers: Mapping[str, Informer[Any]]) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """The API endpoints of a controller: status, explain, tree, resync and garbage collection."""
 
 import asyncio
+import sys
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -33,6 +35,7 @@ from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.plans import Removed
 from natsctl.model.reports import Branch
 from natsctl.slices import ITEMS_MAX
+from natsctl.telemetry.hiding import Hider
 from natsctl.testing import running
 
 APPS, PARTS = "apps", "parts"
@@ -118,6 +121,27 @@ async def test_a_status_counts_all_invalid_and_failing_keys_and_names_the_first(
         assert status.queue is not None
         assert (status.queue.depth, status.queue.held, status.queue.waiting) == (0, 0, 1)
         assert status.failures == status.queue.retries > 1
+
+
+async def test_a_status_does_not_mask_the_errors_of_invalid_keys_again() -> None:
+    masked = 0
+
+    def count_masked(frame: FrameType, event: str, _: object) -> None:
+        nonlocal masked
+        masked += event == "call" and frame.f_code is Hider.__call__.__code__
+
+    async with running(Apps()) as harness:
+        store = harness.stores.store(Apps.apps.kind)
+        for number in range(SHOWN_MAX):
+            await store.create(f"odd-{number}", b'{"spec": 5}')
+        await harness.run_until_idle()
+        client = Client(harness.runtime)
+        first = await client.status()
+        sys.setprofile(count_masked)
+        second = await client.status()
+        sys.setprofile(None)
+    assert second.invalid == first.invalid
+    assert masked < second.invalid_count == SHOWN_MAX
 
 
 async def test_resync_rejects_too_many_keys() -> None:
