@@ -3,11 +3,10 @@
 import asyncio
 import math
 import re
-import textwrap
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -16,20 +15,17 @@ from natsctl.cli.output import (
     JSON,
     TABLE,
     TABLES,
+    UPDATED,
     VALUE,
-    YAML,
-    CustomColumns,
-    Rows,
-    json_text,
+    Entries,
     output_option,
     parse_format,
-    write_entries,
     write_json,
     write_result,
     write_table,
     write_value,
 )
-from natsctl.cli.terminal import flush, write_line, write_notice, write_text
+from natsctl.cli.terminal import flush, write_line, write_notice
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import (
     InvalidObjectError,
@@ -49,7 +45,7 @@ from natsctl.model.documents import Document
 from natsctl.model.readiness import has_condition
 from natsctl.model.schemas.field_paths import Columns, FieldPath
 from natsctl.model.selectors import Selector
-from natsctl.model.store import Applied, Batch, Change, Deleted, Listed, Listing
+from natsctl.model.store import Applied, Batch, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.operate.buckets import (
     Selection,
     declared_columns,
@@ -75,7 +71,8 @@ app = App()
 SORTED_MAX = 10_000  # objects that are shown in the order of their keys
 PAGE, PAGE_S = 500, 0.1  # of more objects: those that are shown at once, and how long they wait
 KEYS_MAX = 5000  # of a bucket, up to which a similar key is suggested
-ADDED, UPDATED, DELETED = "added", "updated", "deleted"
+AGAIN_S = 1.0  # after a server did not answer a watch
+ADDED, DELETED = "added", "deleted"
 
 _PATTERN = re.compile(r"(\*|[-/_=a-zA-Z0-9]+)(\.(\*|[-/_=a-zA-Z0-9]+))*(\.>)?|>")
 
@@ -134,17 +131,17 @@ async def get(
         return
     name = None if alone else parse_name(words)
     async with open_bucket(options, name.bucket if name else words[0]) as source:
+        columns: Columns = {}
+        if output in TABLES:
+            columns = await declared_columns(source.connection, source.name)
+        entries = Entries(source.name, output, columns, watched=watch or once)
         if watch or once:
-            await _watch(source, name.key if name else pattern, labels, output, once=once)
+            store = BucketStore(source, keys=name.key if name else pattern)
+            await _watch(store, labels, entries, once=once)
         elif name is not None:
-            await _show(source, name.key, revision, output)
+            await _show(source, name.key, revision, entries)
         else:
-            await _list(source, pattern, labels, order, output)
-
-
-async def _columns(bucket: Bucket, output: str) -> Columns:
-    """Return the declared columns of a bucket's kinds if the format is a table of them."""
-    return await declared_columns(bucket.connection, bucket.name) if output in TABLES else {}
+            await _list(source, pattern, labels, order, entries)
 
 
 async def _list_buckets(options: NatsOptions, output: str) -> None:
@@ -154,60 +151,42 @@ async def _list_buckets(options: NatsOptions, output: str) -> None:
             schemas = await published_schemas(connection)
         except StoreError:  # the user may lack the permission to read schemas
             schemas = []
-    buckets = [
-        ShownBucket(name, [schema.kind for schema in schemas if schema.bucket == name])
-        for name in names
-    ]
-    rows = [[bucket.bucket, ", ".join(bucket.kinds) or NONE] for bucket in buckets]
+    kinds = {name: [one.kind for one in schemas if one.bucket == name] for name in names}
+    rows = [[name, ", ".join(kinds[name]) or NONE] for name in names]
     if not rows and output in TABLES:
         write_notice("there are no buckets yet")
         return
+    buckets = [ShownBucket(name, kinds[name]) for name in names]
     write_result(buckets, output, names=names, table=lambda: write_table(["BUCKET", "KINDS"], rows))
 
 
 async def _list(
-    source: Bucket, pattern: str, labels: Selector, order: FieldPath | None, output: str
+    source: Bucket, pattern: str, labels: Selector, order: FieldPath | None, entries: Entries
 ) -> None:
-    if order is None and isinstance(parse_format(output), str):
+    store, found = BucketStore(source, keys=pattern), False
+    if order is None and isinstance(parse_format(entries.output), str):
         # the server counts the keys of a pattern one by one
         whole = pattern == ">"
         size = (await source.state()).subjects if whole else await source.count([pattern])
-        if size > SORTED_MAX:
-            await _stream(source, pattern, labels, output)
-            return
-    messages = await BucketStore(source, keys=pattern).listing()
-    columns = await _columns(source, output)
-    matching = [message for message in messages if matches(message.value, labels)]
-    if order is not None:
-        matching.sort(key=lambda message: order.sort_key(described(source.name, message)))
-    if matching or output not in TABLES:
-        write_entries(source.name, matching, output, columns=columns)
-    elif messages or pattern != ">":
-        write_notice(f"nothing in bucket {source.name} matches")
     else:
-        write_notice(f"bucket {source.name} is empty")
-
-
-async def _stream(source: Bucket, pattern: str, labels: Selector, output: str) -> None:
-    """Write the entries of a large bucket as they come; only their keys stay in memory."""
-    rows, last, some = Rows(output, await _columns(source, output)), "", False
-    async for page in _pages(BucketStore(source, keys=pattern), labels):
-        if output in TABLES:
-            rows.write([("", message) for message in page])
-        elif output == JSON:
-            for message in page:
-                write_text(f"{last}," if last else "[")
-                last = textwrap.indent(json_text(described(source.name, message)), "  ")
-        else:
-            if some and output == YAML:
-                write_line("---")
-            write_entries(source.name, page, output)
-        some = True
-        flush()
-    if output == JSON:
-        write_text(f"{last}\n]" if last else "[]")
-    elif not some and output in TABLES:
-        write_notice(f"nothing in bucket {source.name} matches")
+        size = 0
+    if size > SORTED_MAX:
+        async for page in _pages(store, labels):  # only their keys stay in memory
+            entries.write(page)
+            flush()
+            found = True
+        listed = True
+    else:
+        messages = await store.listing()
+        matching = [message for message in messages if matches(message.value, labels)]
+        if order is not None:
+            matching.sort(key=lambda message: order.sort_key(described(source.name, message)))
+        entries.write(matching)
+        found, listed = bool(matching), bool(messages)
+    entries.end()
+    if not found and entries.output in TABLES:
+        nothing = f"nothing in bucket {source.name} matches"
+        write_notice(nothing if listed or pattern != ">" else f"bucket {source.name} is empty")
 
 
 async def _pages(store: BucketStore, labels: Selector) -> AsyncIterator[list[Message]]:
@@ -228,95 +207,95 @@ async def _pages(store: BucketStore, labels: Selector) -> AsyncIterator[list[Mes
                 return
 
 
-async def _show(source: Bucket, key: str, revision: int | None, output: str) -> None:
+async def _show(source: Bucket, key: str, revision: int | None, entries: Entries) -> None:
     store = BucketStore(source)
-    if revision is None:
+    if revision is not None:
+        message = message_at(source.name, await store.messages(key), key, revision)
+    else:
         try:
             message = await store.find(key)
         except NotFoundError as error:
-            raise NotFoundError(f"{error}{await _hint(source, key, error)}") from error
-    else:
-        message = message_at(source.name, await store.messages(key), key, revision)
-    columns = await _columns(source, output)
-    if output == JSON:
+            hint = ""
+            if error.deleted_at is not None:
+                deleted = f"at revision {error.deleted_at}"
+                hint = f" {deleted}; see natsctl history {source.name}/{key}"
+            else:
+                with suppress(StoreError):
+                    keys = await key_names(source, ">")
+                    hint = did_you_mean(key, keys) if len(keys) <= KEYS_MAX else ""
+            raise NotFoundError(f"{error}{hint}") from error
+    if entries.output == JSON:
         write_json(described(source.name, message))
-    elif output == TABLE and object_in(message.value) is None:
+    elif entries.output == TABLE and object_in(message.value) is None:
         write_value(message.value)
     else:
-        write_entries(source.name, [message], output, columns=columns)
+        entries.write([message])
 
 
-async def _hint(bucket: Bucket, key: str, error: NotFoundError) -> str:
-    if error.deleted_at is not None:
-        return f" at revision {error.deleted_at}; see natsctl history {bucket.name}/{key}"
-    try:
-        keys = await key_names(bucket, ">")
-    except StoreError:
-        return ""
-    return did_you_mean(key, keys) if len(keys) <= KEYS_MAX else ""
+async def _watch(store: BucketStore, labels: Selector, entries: Entries, *, once: bool) -> None:
+    """Write the objects as added, then their changes; with *once*, the objects only.
+
+    A change is none if labels match neither state.
+    """
+    begun = False
+    async with aclosing(_changes(store)) as batches:
+        async for changes in batches:
+            events: list[str] = []
+            messages: list[Message] = []
+            for _, before, after in changes:
+                was, is_now = (one and matches(one.value, labels) for one in (before, after))
+                shown = after or before
+                if shown is not None and (was or is_now):
+                    events.append((UPDATED if was else ADDED) if is_now else DELETED)
+                    messages.append(store.dated(shown))
+            entries.write(messages, events)
+            if not (messages or begun):
+                write_notice(f"nothing in bucket {store.kind.name} matches so far")
+            flush()
+            begun = True
+            if once:
+                return
 
 
-async def _watch(
-    source: Bucket, pattern: str, labels: Selector, output: str, *, once: bool
-) -> None:
-    """Write the objects as added, then their changes; with *once*, the objects only."""
-    from natsctl.core.informer import Informer  # noqa: PLC0415 - a third of a second
-
-    store = BucketStore(source, keys=pattern)
-    informer: Informer[Any] = Informer(store, store.kind)
-    changes: asyncio.Queue[Change[Any]] = asyncio.Queue()
-    task = asyncio.create_task(informer.run())
-    try:
-        await informer.table.synced.wait()
-        async with informer.subscribe(changes.put_nowait):
-            rows = Rows(output, await _columns(source, output), events=(UPDATED,))
-            first = [changes.get_nowait() for _ in range(changes.qsize())]
-            events = _events(first, store, labels)
-            _write_events(source.name, events, output, rows)
-            if not events:
-                write_notice(f"nothing in bucket {source.name} matches so far")
-            while not once:
-                events = _events([await changes.get()], store, labels)
-                _write_events(source.name, events, output, rows)
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
+Changed = tuple[str, Stored | None, Stored | None]
+"""A key with its state before and after it changed; None if it has none."""
 
 
-def _events(
-    changes: Sequence[Change[Any]], store: BucketStore, labels: Selector
-) -> list[tuple[str, Message]]:
-    """Return the events of changes; a change is none if labels match neither state."""
-    events: list[tuple[str, Message]] = []
-    for change in changes:
-        before, after = (
-            stored is not None and matches(stored.value, labels)
-            for stored in (change.before, change.after)
-        )
-        stored = change.after or change.before
-        if stored is not None and (before or after):
-            event = (UPDATED if before else ADDED) if after else DELETED
-            events.append((event, store.dated(stored)))
-    return events
+def _states(event: WatchEvent) -> list[tuple[str, Stored | None]]:
+    match event:
+        case Applied(stored):
+            return [(stored.key, stored)]
+        case Batch(states):
+            return [(stored.key, stored) for stored in states]
+        case Deleted(key):
+            return [(key, None)]
+        case _:
+            return []
 
 
-def _write_events(
-    bucket: str, events: Sequence[tuple[str, Message]], output: str, rows: Rows
-) -> None:
-    chosen = parse_format(output)
-    if output in TABLES:
-        rows.write(events)
-    for event, message in () if output in TABLES else events:
-        if output == JSON:
-            write_json(described(bucket, message, event), indent=-1)
-        elif isinstance(chosen, CustomColumns):
-            document = described(bucket, message, event)
-            write_line("   ".join(path.text_in(document) for path in chosen.columns.values()))
-        else:
-            if output == YAML:
-                write_line("---")
-            write_entries(bucket, [message], output, events=[event])
-    flush()
+async def _changes(store: BucketStore) -> AsyncGenerator[list[Changed], None]:
+    """Yield what is stored, all of it at once, and then every change, through reconnects."""
+    known: dict[str, Stored] = {}
+    while True:
+        listed: dict[str, Stored | None] | None = {}
+        with suppress(WatchBrokenError, StoreTimeoutError):
+            async with store.watch() as events:
+                async for event in events:
+                    new = _states(event)
+                    if isinstance(event, Listing):
+                        listed = {}
+                    if listed is not None:
+                        listed.update(new)
+                        if not isinstance(event, Listed):
+                            continue
+                        new, listed = sorted((dict.fromkeys(known) | listed).items()), None
+                    changes = []
+                    for key, after in new:
+                        before = known.pop(key, None)
+                        known |= {} if after is None else {key: after}
+                        changes += [(key, before, after)] if before != after else []
+                    yield changes
+        await asyncio.sleep(AGAIN_S)
 
 
 # ---- revisions
@@ -347,37 +326,28 @@ async def history(
     if not messages:
         raise NotFoundError(f"{source.name} has no {name.key}, and no revision of it")
     shown = desired_changes(messages) if changes else [(message, "") for message in messages]
-
-    def table() -> None:
-        changed = ["CHANGED"] if changes else []
-        rows = []
-        for message, fields in shown:
-            cells = [str(message.revision), "deleted", NONE, age(message.created, now), NONE]
-            if not message.marker:
-                _, generation, created = cells_of(message, ["REVISION", "GENERATION", "AGE"], now)
-                cells[1:] = ["put", generation, created, preview(_spec(message.value))]
-            rows.append(
-                [*cells[:-1], *(preview((fields or NONE).encode()) for _ in changed), cells[-1]]
-            )
-        write_table(["REVISION", "OPERATION", "GENERATION", "AGE", *changed, "VALUE"], rows)
-
-    write_entries(
-        source.name,
-        [message for message, _ in shown],
-        output,
-        table=table,
-        events=["deleted" if message.marker else "put" for message, _ in shown],
-        names=[str(message.revision) for message, _ in shown],
-    )
-
-
-def _spec(value: bytes) -> bytes:
-    """Return the spec of the object in a value, or the value if it is not an object."""
-    document = object_in(value) or {}
-    try:
-        return documents.render(document["spec"]) if "spec" in document else value
-    except InvalidObjectError:  # it is nested too deeply to be encoded
-        return value
+    if output not in TABLES:
+        messages = [message for message, _ in shown]
+        entries = Entries(source.name, output)
+        operations = ["deleted" if message.marker else "put" for message in messages]
+        entries.write(messages, operations, [str(message.revision) for message in messages])
+        entries.end()
+        return
+    rows = []
+    for message, fields in shown:
+        operation, generation, value = "deleted", NONE, NONE
+        if not message.marker:
+            operation, spec = "put", message.value
+            (generation,) = cells_of(message, ["GENERATION"], now)
+            document = object_in(spec) or {}
+            with suppress(InvalidObjectError):  # it is nested too deeply to be encoded
+                spec = documents.render(document["spec"]) if "spec" in document else spec
+            value = preview(spec)
+        changed = [preview((fields or NONE).encode())] if changes else []
+        times = [generation, age(message.created, now)]
+        rows.append([str(message.revision), operation, *times, *changed, value])
+    changed = ["CHANGED"] if changes else []
+    write_table(["REVISION", "OPERATION", "GENERATION", "AGE", *changed, "VALUE"], rows)
 
 
 # ---- conditions, with the exit codes and messages of kubectl
@@ -422,51 +392,29 @@ async def wait(
             await until(source, keys, met, limit_s, done="condition met")
 
 
-async def until(  # noqa: C901 - one case for each event
+async def until(
     bucket: Bucket, keys: Collection[str], met: Met, limit_s: float | None, *, done: str = ""
 ) -> None:
     """Wait until each key meets a condition, and write a line for each if *done* isn't empty.
 
     Raises `StoreTimeoutError` after *limit_s* seconds; 0 checks the stored objects once.
     """
-    left = set(keys)
-
-    async def follow() -> None:
-        existing: dict[str, bytes] = {}
-        listed = False
-        pattern = ">" if len(left) > 1 else next(iter(left))
-        async with BucketStore(bucket, keys=pattern).watch() as events:
-            async for event in events:
-                changed: Iterable[str] = ()
-                match event:
-                    case Applied() | Batch():
-                        states = event.states if isinstance(event, Batch) else [event.stored]
-                        existing.update((stored.key, stored.value) for stored in states)
-                        changed = [stored.key for stored in states]
-                    case Deleted(key):
-                        existing.pop(key, None)
-                        changed = [key]
-                    case Listed():
-                        listed, changed = True, sorted(left)
-                    case Listing():
-                        existing.clear()
-                    case _:
-                        pass
-                for key in sorted(left.intersection(changed)) if listed else ():
-                    value = existing.get(key)
-                    if met(None if value is None else object_in(value) or {}):
+    left, due = set(keys), set(keys)
+    if not left:
+        return
+    store = BucketStore(bucket, keys=">" if len(left) > 1 else next(iter(left)))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s or None), aclosing(_changes(store)) as batches:
+            async for changes in batches:
+                states = {key: after for key, _, after in changes}
+                for key in sorted(due or left & states.keys()):
+                    state = states.get(key)
+                    if met(None if state is None else object_in(state.value) or {}):
                         left.discard(key)
                         if done:
                             write_line(f"{bucket.name}/{key} {done}")
-                if not left or (limit_s == 0 and listed):
-                    return
-
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s or None):
-            while left:
-                with suppress(WatchBrokenError):
-                    await follow()
-                if limit_s == 0:
+                due.clear()
+                if not left or limit_s == 0:
                     break
     if left:
         names = ", ".join(f"{bucket.name}/{key}" for key in sorted(left))
@@ -475,10 +423,8 @@ async def until(  # noqa: C901 - one case for each event
 
 def _condition(text: str) -> Met:
     kind, _, rest = text.partition("=")
-    if text == "delete":
-        return lambda document: document is None
-    if text == "create":
-        return lambda document: document is not None
+    if text in ("create", "delete"):
+        return lambda document: (document is None) is (text == "delete")
     if kind == "condition" and rest:
         name, _, status = rest.partition("=")
         return lambda document: has_condition(document or {}, name, status or "True")

@@ -3,8 +3,8 @@
 import ast
 import difflib
 import re
-import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -24,7 +24,6 @@ from natsctl.model.plans import Action, Difference
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
 from natsctl.operate.objects import NO_COLUMNS, cells_of, described, headings_of, short_time
 from natsctl.telemetry.escaping import escaped, is_unsafe, json_escaped, yaml_escaped
-from natsctl.telemetry.hiding import abbreviated
 
 
 @cache
@@ -75,20 +74,7 @@ def write_json(value: object, *, indent: int = 2) -> None:
 
 def write_yaml(values: Sequence[object]) -> None:
     """Write YAML documents."""
-    for number, value in enumerate(values):
-        write_text(f"---\n{yaml_text(value)}" if number else yaml_text(value))
-
-
-def write_value(value: bytes) -> None:
-    """Write a stored value: its exact bytes, or escaped text if standard output is a terminal."""
-    if sys.stdout.isatty():
-        text = value.decode(errors="backslashreplace")
-        write_text(escaped(text.removesuffix("\n"), keep="\n\t"))
-        return
-    with writing():
-        sys.stdout.flush()
-        sys.stdout.buffer.write(value)
-        sys.stdout.buffer.flush()
+    write_text("\n---\n".join(map(yaml_text, values)))
 
 
 def duration(seconds: float) -> str:
@@ -101,7 +87,6 @@ def duration(seconds: float) -> str:
 # ---- tables
 
 GAP = 3  # spaces between two columns
-CELL_MIN = 12  # characters that a column keeps on a narrow terminal
 
 _CELL_COLOURS = {
     **dict.fromkeys(("True", "ADDED"), typer.colors.GREEN),
@@ -139,30 +124,6 @@ def write_coloured(line: str) -> None:
     write_text(_CELL.sub(lambda cell: coloured(cell[2], _CELL_COLOURS[cell[2]], sys.stdout), line))
 
 
-def fitted(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Collection[str], *, width: int
-) -> list[list[str]]:
-    """Return the rows with the cells under the headings *cut* shortened, if they are too wide.
-
-    The widest columns are shortened first. A column keeps `CELL_MIN` characters.
-    """
-    widths = column_widths(headings, rows)
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
-    numbers = [number for number, heading in enumerate(headings) if heading in cut]
-    for number in sorted(numbers, key=lambda number: widths[number], reverse=True):
-        least = max(CELL_MIN, len(headings[number]))
-        shorter = min(widths[number], max(least, widths[number] - max(0, excess)))
-        excess -= widths[number] - shorter
-        widths[number] = shorter
-    return [
-        [
-            abbreviated(cell, widths[number]) if number in numbers else cell
-            for number, cell in enumerate(cells)
-        ]
-        for cells in rows
-    ]
-
-
 # ---- formats
 
 CUSTOM_COLUMNS, JSONPATH = "custom-columns=", "jsonpath="
@@ -171,51 +132,34 @@ TABLES = (TABLE, WIDE)
 BEFORE = {"text": TABLE, "tree": TABLE}
 """The formats of version 0.2 by their name then."""
 
+Template = tuple[str | FieldPath, ...]
+r"""The texts and paths of a template, such as `{.metadata.name}{"\t"}{.spec.text}`."""
+
 _EXPRESSION = re.compile(r"\{([^{}]*)\}|([^{]+)")
 
 
-class CustomColumns(msgspec.Struct, frozen=True):
-    """A table with these columns only; `columns` has the path of each by its heading."""
+def parse_format(text: str) -> str | Columns | Template:
+    """Return the format that a user names: a word, the columns of a table, or a template.
 
-    columns: Columns
-
-
-class JsonPath(msgspec.Struct, frozen=True):
-    r"""A template of texts and paths, such as `{.metadata.name}{"\t"}{.spec.text}`."""
-
-    parts: tuple[str | FieldPath, ...]
-
-    def text_in(self, document: object) -> str:
-        """Return the template with the values of a document; a missing field is empty."""
-        return "".join(
-            part if isinstance(part, str) else part.text_in(document, missing="").replace(",", " ")
-            for part in self.parts
-        )
-
-
-def parse_format(text: str) -> str | CustomColumns | JsonPath:
-    """Return the format that a user names; raises `UsageError` for a wrong path."""
+    Raises `UsageError` for a wrong path.
+    """
     if text.startswith(JSONPATH):
-        return JsonPath(tuple(_template(text.removeprefix(JSONPATH))))
+        return tuple(_template(text.removeprefix(JSONPATH)))
     if text.startswith("field="):  # until version 0.2
-        return JsonPath((FieldPath.parse(text.removeprefix("field=")),))
+        return (FieldPath.parse(text.removeprefix("field=")),)
     if text.startswith(CUSTOM_COLUMNS):
         columns: dict[str, str] = {}
         for pair in text.removeprefix(CUSTOM_COLUMNS).split(","):
-            heading, colon, path = pair.partition(":")
+            heading, colon, columns[heading] = pair.partition(":")
             if not colon:
                 raise UsageError(f"{pair!r} is not a column HEADING:PATH, such as IMAGE:spec.image")
-            columns[heading] = path
-        return CustomColumns(parse_columns(columns))
+        return parse_columns(columns)
     return text
 
 
 def _template(text: str) -> Iterator[str | FieldPath]:
     """Yield the texts and paths of a template; a text without braces is one path."""
-    if "{" not in text:
-        yield FieldPath.parse(text)
-        return
-    for found in _EXPRESSION.finditer(text):
+    for found in _EXPRESSION.finditer(text if "{" in text else f"{{{text}}}"):
         expression, literal = found.groups()
         if expression is None:
             yield literal
@@ -266,96 +210,114 @@ def write_result(
         write_json(result)
     else:
         plain = msgspec.to_builtins(result)
-        _write(plain if isinstance(plain, list) else [plain], output, names, whole=plain)
-
-
-def _write(
-    items: Sequence[object], output: str, names: Iterable[str], *, whole: object = UNSET
-) -> None:
-    match parse_format(output):
-        case "yaml":
-            write_yaml(items if whole is UNSET else [whole])
-        case "name":
-            for name in names:
-                write_line(name)
-        case CustomColumns(columns):
-            rows = [[path.text_in(one) for path in columns.values()] for one in items]
-            write_table(list(columns), rows)
-        case JsonPath(parts) as template:
-            paths = [part for part in parts if isinstance(part, FieldPath)]
-            of_all = any(path.parts[0] == "items" for path in paths)  # as of kubectl's lists
-            for one in [{"items": items}] if of_all else items:
-                for line in template.text_in(one).removesuffix("\n").split("\n"):
-                    write_line(line)
-        case _:
-            pass
-
-
-def write_entries(
-    bucket: str,
-    messages: Sequence[Message],
-    output: str,
-    *,
-    table: Callable[[], None] | None = None,
-    events: Sequence[str] = (),
-    names: Iterable[str] | None = None,
-    columns: Columns = NO_COLUMNS,
-) -> None:
-    """Write entries of a bucket.
-
-    *table* writes them as a table; by default, the table has the headings of `headings_of` and the
-    declared *columns*. *events* are the fields `event` of the entries in JSON and YAML.
-    """
-    if output in TABLES:
-        table() if table else Rows(output, columns).write([("", one) for one in messages])
-    elif output == VALUE:
-        for message in messages:
-            write_value(message.value)
-    else:
-        pairs = zip(messages, events or repeat(""), strict=False)
-        entries = [described(bucket, message, event) for message, event in pairs]
-        if output == JSON:
-            write_json(entries)
+        if output == YAML:
+            write_yaml([plain])
         else:
-            keys = (f"{bucket}/{message.key}" for message in messages)
-            _write(entries, output, keys if names is None else names)
+            write_items(plain if isinstance(plain, list) else [plain], output, names)
 
 
-class Rows:
-    """Writes the rows of a table of entries in parts, with the columns that the first part needs.
+def write_items(items: Sequence[object], output: str, names: Iterable[str]) -> None:
+    """Write *names*, or the fields of items that a template or columns choose."""
+    chosen = parse_format(output)
+    if isinstance(chosen, tuple):
+        paths = [part for part in chosen if isinstance(part, FieldPath)]
+        of_all = any(path.parts[0] == "items" for path in paths)  # as of kubectl's lists
+        for one in [{"items": items}] if of_all else items:
+            text = "".join(
+                part if isinstance(part, str) else part.text_in(one, missing="").replace(",", " ")
+                for part in chosen
+            )
+            for line in text.removesuffix("\n").split("\n"):
+                write_line(line)
+    elif not isinstance(chosen, str):
+        rows = [[path.text_in(one) for path in chosen.values()] for one in items]
+        write_table(list(chosen), rows)
+    else:
+        for name in names if chosen == NAME else ():
+            write_line(name)
 
-    With *events*, each row begins with its event. A later part keeps the widths of the first.
+
+# ---- entries of buckets
+
+UPDATED = "updated"  # the longest event
+
+
+class Entries:
+    """Writes entries of a bucket in a format, in parts as they come.
+
+    A table has the headings that the first part needs, with the declared *columns*, and keeps the
+    widths of the first part. If the bucket is *watched*, each entry comes with its event.
     """
 
-    def __init__(self, output: str, columns: Columns, *, events: tuple[str, ...] = ()) -> None:
-        self._wide, self._columns, self._events = output == WIDE, columns, events
+    def __init__(
+        self, bucket: str, output: str, columns: Columns = NO_COLUMNS, *, watched: bool = False
+    ) -> None:
+        self.output = output
+        self._bucket, self._columns, self._watched = bucket, columns, watched
+        self._begun, self._last = False, ""
         self._headings: list[str] = []
         self._widths: list[int] = []
 
-    def write(self, entries: Sequence[tuple[str, Message]]) -> None:
-        """Write entries, each with its event."""
-        if not entries:
+    def write(
+        self, messages: Sequence[Message], events: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> None:
+        """Write a part: entries, with their *events*, and by *names* if the format names them."""
+        if self.output in TABLES:
+            self._write_rows(messages, events)
             return
-        first = not self._headings
+        if self.output == VALUE:
+            for message in messages:
+                write_value(message.value)
+            return
+        pairs = zip(messages, events or repeat(""), strict=False)
+        entries = [described(self._bucket, *pair) for pair in pairs]
+        if self.output not in (JSON, YAML):
+            keys = [f"{self._bucket}/{message.key}" for message in messages]
+            write_items(entries, self.output, names or keys)
+            return
+        for entry in entries:
+            if self.output == YAML:
+                write_text(f"---\n{yaml_text(entry)}" if self._begun else yaml_text(entry))
+            elif self._watched:
+                write_json(entry, indent=-1)
+            else:
+                write_text(f"{self._last}," if self._begun else "[")
+                self._last = textwrap.indent(json_text(entry), "  ")
+            self._begun = True
+
+    def end(self) -> None:
+        """End the list of entries."""
+        if self.output == JSON and not self._watched:
+            write_text(f"{self._last}\n]" if self._begun else "[]")
+
+    def _write_rows(self, messages: Sequence[Message], events: Sequence[str]) -> None:
+        if not messages:
+            return
+        first, now = not self._headings, datetime.now(UTC)
         if first:
-            messages = [message for _, message in entries]
-            self._headings = headings_of(messages, wide=self._wide, declared=self._columns)
-        now = datetime.now(UTC)
-        head = [*(["EVENT"] if self._events else []), *self._headings]
-        rows = [
-            [
-                *([event.upper()] if self._events else []),
-                *cells_of(message, self._headings, now, declared=self._columns),
-            ]
-            for event, message in entries
-        ]
-        if sys.stdout.isatty() and not self._wide:
-            rows = fitted(head, rows, self._columns, width=shutil.get_terminal_size().columns)
+            self._headings = headings_of(messages, wide=self.output == WIDE, declared=self._columns)
+        rows = [cells_of(one, self._headings, now, declared=self._columns) for one in messages]
+        head = self._headings
+        if self._watched:
+            head = ["EVENT", *head]
+            rows = [[event.upper(), *cells] for event, cells in zip(events, rows, strict=True)]
         if first:
-            longest = [*self._events[:1], *self._headings]
+            longest = [UPDATED, *self._headings] if self._watched else head
             self._widths = column_widths(longest, rows)
         for cells in (head, *rows) if first else rows:
             write_coloured(row_line(cells, self._widths))
+
+
+def write_value(value: bytes) -> None:
+    """Write a stored value: its exact bytes, or escaped text if standard output is a terminal."""
+    if sys.stdout.isatty():
+        text = value.decode(errors="backslashreplace")
+        write_text(escaped(text.removesuffix("\n"), keep="\n\t"))
+        return
+    with writing():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(value)
+        sys.stdout.buffer.flush()
 
 
 # ---- differences

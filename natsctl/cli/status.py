@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 
 import msgspec
 
@@ -26,7 +27,7 @@ from natsctl.daemon.doctor.mirrors import check_mirrors
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.events import FOUND_MAX, KvEvent
 from natsctl.jetstream.options import NatsOptions
-from natsctl.model.reports import Branch, Queued, SyncRecord
+from natsctl.model.reports import Branch, Queued
 from natsctl.model.store import planned_revision
 from natsctl.model.times import time_in
 from natsctl.operate.fleet import Fleet, Statuses, open_fleet
@@ -44,6 +45,7 @@ HEADINGS = (
 WIDE_HEADINGS = ("READY", "HELD", "SYNCS", "FAILED")
 DAEMON_HEADINGS = ("CONTROLLER", "DAEMON", "STATE", "MODE", "KEYS")
 QUEUED_HEADINGS = ("CONTROLLER", "DAEMON", "KEY", "QUEUE", "REASON")
+PLACES = ("held for", "ready for", "due in")
 REFRESH_S = 2.0
 
 
@@ -86,8 +88,9 @@ async def status(
             write_coloured(line)
 
     statuses = [status for found in known.controllers for status in found.statuses]
-    controllers = dict.fromkeys(status.controller for status in statuses)
-    write_result(statuses, output, names=controllers, table=table)
+    write_result(
+        statuses, output, names=dict.fromkeys(one.controller for one in statuses), table=table
+    )
 
 
 async def _redraw(fleet: Fleet, named: str | None, *, wide: bool) -> None:
@@ -115,66 +118,55 @@ async def _redraw(fleet: Fleet, named: str | None, *, wide: bool) -> None:
 
 def _status_lines(known: Statuses, *, wide: bool, mirrors: Sequence[str] = ()) -> list[str]:
     """Return the table of controllers, further tables if *wide*, and the problems; escaped."""
-    rows = [controller.row for controller in known.controllers]
-    statuses = [status for controller in known.controllers for status in controller.statuses]
+    rows = [found.row for found in known.controllers]
+    statuses = [status for found in known.controllers for status in found.statuses]
     headings = (*HEADINGS, *WIDE_HEADINGS) if wide else HEADINGS
     lines = table_lines(headings, [_cells(row)[: len(headings)] for row in rows])
-    if wide:
-        daemons = [
-            [row.name, daemon.name, daemon.state, daemon.mode or NONE, _number(daemon.keys)]
-            for row in rows
-            for daemon in (row.daemons if len(row.daemons) > 1 else ())
-        ]
-        queued = [
-            [
-                status.controller,
-                str(status.daemon),
-                key.key,
-                f"{place} {duration(key.s)}",
-                key.reason,
-            ]
-            for status in statuses
-            if (lanes := status.lanes) is not None
-            for place, keys in (
-                *(("held for", lanes.held), ("ready for", lanes.ready), ("due in", lanes.waiting)),
-            )
-            for key in keys
-        ]
-        for more_headings, more in ((DAEMON_HEADINGS, daemons), (QUEUED_HEADINGS, queued)):
-            lines += ["", *table_lines(more_headings, more)] if more else []
+    daemons = [
+        [row.name, daemon.name, daemon.state, daemon.mode or NONE, _text(daemon.keys)]
+        for row in rows
+        for daemon in (row.daemons if len(row.daemons) > 1 else ())
+    ]
+    queued = [
+        [one.controller, str(one.daemon), key.key, f"{place} {duration(key.s)}", key.reason]
+        for one in statuses
+        if (lanes := one.lanes) is not None
+        for place, keys in zip(PLACES, (lanes.held, lanes.ready, lanes.waiting), strict=True)
+        for key in keys
+    ]
+    for more_headings, more in ((DAEMON_HEADINGS, daemons), (QUEUED_HEADINGS, queued)):
+        lines += ["", *table_lines(more_headings, more)] if wide and more else []
     problems = [problem for found in known.controllers for problem in problems_of(found)]
     problems += mirrors
     if known.unknown:
         problems.append(f"it is not known which controllers should run: {known.unknown}")
     lines += ["", *map(escaped, problems)] if problems else []
-    installations = sorted({status.installation for status in statuses} - {""})
-    return lines + ([f"installation {escaped(one)}" for one in installations] if wide else [])
+    installations = sorted({one.installation for one in statuses} - {""}) if wide else ()
+    return lines + [f"installation {escaped(one)}" for one in installations]
 
 
 def _cells(row: StatusRow) -> list[str]:
     names = [daemon.name for daemon in row.daemons]
     daemon = names[0] if len(names) == 1 else f"{len(names)} daemons" if names else NONE
+    counts = [row.primaries, row.keys, row.invalid, row.failing, row.quarantined]
+    paused = "all" if row.paused_whole is not None else _text(row.paused)
+    contested = row.contested
+    if row.primaries is None:  # a program, nobody knows, or it has just started
+        known = row.state in ("syncing", DOWN)
+        counts = [None, None, None, *(counts[3:] if known else (None, None))]
+        paused, contested = paused if known else NONE, None
     queued = None if row.queued is None else row.queued + (row.held or 0)
-    paused = "all" if row.paused_whole is not None else _number(row.paused)
-    numbers = (row.primaries, row.keys, row.invalid, row.failing, row.quarantined)
-    if row.primaries is None and row.state not in ("syncing", DOWN):
-        numbers, paused = (None,) * 5, NONE  # it has just started
-    elif row.primaries is None:  # a program, or nobody knows
-        numbers = (None, None, None, row.failing, row.quarantined)
-    oldest_s = row.oldest_unanswered_s
-    activity = row.activity
-    counts = (None, None) if activity is None else (sum(activity.syncs), sum(activity.failures))
+    oldest_s, syncs = row.oldest_unanswered_s, row.activity
     return [
-        *(row.name, daemon, row.state, row.mode or NONE),
-        *map(_number, numbers),
-        *(paused, NONE if row.primaries is None else _number(row.contested)),
-        *(_number(queued), _number(row.waiting)),
+        *(row.name, daemon, row.state, row.mode or NONE, *map(_text, counts), paused),
+        *map(_text, (contested, queued, row.waiting)),
         NONE if oldest_s is None else duration(oldest_s),
-        *map(_number, (row.queued, row.held, *counts)),  # if it's wide
+        *map(_text, (row.queued, row.held)),  # if it's wide
+        *((NONE, NONE) if syncs is None else (str(sum(syncs.syncs)), str(sum(syncs.failures)))),
     ]
 
 
-def _number(count: int | None) -> str:
+def _text(count: int | None) -> str:
     return NONE if count is None else str(count)
 
 
@@ -214,7 +206,7 @@ async def describe(
             rows = [
                 [
                     *(prefix + branch.name, branch.ready, branch.reason or NONE),
-                    *(_number(branch.revision), age(branch.created, now)),
+                    *(_text(branch.revision), age(branch.created, now)),
                 ]
                 for prefix, branch in _branches(tree)
             ]
@@ -235,41 +227,60 @@ def _branches(branch: Branch, prefix: str = "", indent: str = "") -> Iterator[tu
         yield from _branches(child, indent + corner, indent + line)
 
 
-def _description_lines(key: Description, now: datetime) -> Iterator[str]:
+def _description_lines(  # noqa: C901 - one straight line
+    key: Description, now: datetime
+) -> Iterator[str]:
     name = f"{key.source}/{key.key}" if key.source else key.key
     place = f", in {key.daemon}" if key.daemon.pid else ", which no daemon runs"
     of_controller = f"{key.key} of {key.controller}{place}"
     yield escaped(of_controller if key.controller else f"{name}, which no controller syncs")
     owned = [f"{kind}/{one}" for kind, keys in key.owned.items() for one in keys]
     owned += [f"and {key.owned_more} more"] if key.owned_more else []
-    actions = () if key.planned is None else [action_line(one) for one in key.planned.actions]
-    fields: list[tuple[str, Sequence[str]]] = [
-        ("object", [_object(key)]),
-        ("owner", [key.owner] if key.owner else ()),
-        ("member", [_member(key)] if key.member or not key.here else ()),
-        ("skipped", [key.invalid] if key.invalid else ()),
-        ("kept", [f"garbage collection is held: {key.garbage_held}"] if key.garbage_held else ()),
-        ("paused", _paused(key)),
-        ("quarantined", [f"{key.quarantined}: natsctl resync {name}"] if key.quarantined else ()),
-        (
-            "fails since",
-            [f"{age(key.failing_since.isoformat(), now)} ago"] if key.failing_since else (),
-        ),
-        ("external", key.external),
-        ("conditions", key.conditions),
-        ("queue", [_queue(key.queued, key.failures)] if key.daemon.pid else ()),
-        ("owns", [", ".join(owned)] if key.controller else ()),
-        ("held", key.held),
-        ("reads", key.reads),
-        ("contested", key.contested),
-        ("planned", () if key.planned is None else actions or [NONE]),
-    ]
-    for title, texts in fields:
-        for number, text in enumerate(texts):
-            yield escaped(f"  {'' if number else title:<12}{text or NONE}")
+    planned = () if key.planned is None else map(action_line, key.planned.actions)
+    object_, paused, fails = "does not exist", "", ""
+    if key.revision is not None:
+        is_planned = planned_revision(key.revision)
+        object_ = "a planned revision" if is_planned else f"revision {key.revision}"
+    elif key.exists or key.invalid:
+        object_ = "no revision of it was valid"
+    if key.paused is not None:
+        scope = "with the whole controller, " if key.paused.controller else ""
+        waits = "; a sync waits until it is resumed" if key.paused.pending else ""
+        paused = f"{scope}{key.paused}{waits}"
+    if key.failing_since is not None:
+        fails = f"{age(key.failing_since.isoformat(), now)} ago"
+    held = key.garbage_held and f"garbage collection is held: {key.garbage_held}"
+    fields: dict[str, Iterable[str]] = {
+        "object": [object_],
+        "owner": [key.owner],
+        "member": [_member(key)],
+        "skipped": [key.invalid],
+        "kept": [held],
+        "paused": [paused],
+        "quarantined": [key.quarantined and f"{key.quarantined}: natsctl resync {name}"],
+        "fails since": [fails],
+        "external": key.external,
+        "conditions": key.conditions,
+        "queue": [_queue(key.queued, key.failures) if key.daemon.pid else ""],
+        "owns": [", ".join(owned) or NONE] if key.controller else [],
+        "held": key.held,
+        "reads": key.reads,
+        "contested": key.contested,
+        "planned": [*planned] or [NONE if key.planned is not None else ""],
+    }
+    for title, texts in fields.items():
+        for number, text in enumerate(filter(None, texts)):
+            yield escaped(f"  {'' if number else title:<12}{text}")
     if key.syncs:
         headings = ["STARTED", "OPERATION", "TOOK", "REVISION", "WRITES", "OUTCOME"]
-        rows = [_sync_row(sync, now) for sync in reversed(key.syncs)]
+        rows = []
+        for sync in reversed(key.syncs):
+            counts = ("created", sync.created), ("updated", sync.updated), ("deleted", sync.deleted)
+            writes = ", ".join(f"{count} {verb}" for verb, count in counts if count)
+            started, outcome = age(sync.started.isoformat(), now), " ".join(sync.error.split())
+            took = duration(sync.duration_s)
+            cells = [f"{started} ago", sync.operation, took, _text(sync.revision), writes or NONE]
+            rows.append([*cells, outcome or "ok"])
         yield from ("", "last syncs:", *table_lines(headings, rows))
     if key.events:
         headings = ["LAST", "TYPE", "REASON", "COUNT", "MESSAGE"]
@@ -285,31 +296,17 @@ def _description_lines(key: Description, now: datetime) -> Iterator[str]:
         yield escaped(f"  {'events':<12}cannot be read: {key.events_error}")
 
 
-def _object(key: Description) -> str:
-    if key.revision is not None:
-        planned = planned_revision(key.revision)
-        return "a planned revision" if planned else f"revision {key.revision}"
-    return "no revision of it was valid" if key.exists or key.invalid else "does not exist"
-
-
-def _paused(key: Description) -> list[str]:
-    pause = key.paused
-    if pause is None:
-        return []
-    scope = "with the whole controller, " if pause.controller else ""
-    return [f"{scope}{pause}{'; a sync waits until it is resumed' if pause.pending else ''}"]
-
-
 def _member(key: Description) -> str:
+    if key.here and not key.member:
+        return ""
     share = "" if key.share is None else f"share {key.share}, "
     if key.leaving_s:
         since = duration(key.leaving_s)
         return f"{share}{key.member} gives it up when its syncs have ended, for {since} now"
     if key.here:
         return f"{share}{key.member}, which is this one"
-    if key.member:
-        return f"{share}{key.member} has it"
-    return f"{share}none: the key is moving to another member"
+    has = f"{key.member} has it" if key.member else "none: the key is moving to another member"
+    return f"{share}{has}"
 
 
 def _queue(queued: Queued | None, failures: int) -> str:
@@ -323,15 +320,6 @@ def _queue(queued: Queued | None, failures: int) -> str:
             return f"being synced for {duration(seconds)}{after}"
         case Queued(_, seconds, priority):
             return f"ready for {duration(seconds)}, at priority {priority}{after}"
-
-
-def _sync_row(sync: SyncRecord, now: datetime) -> list[str]:
-    counts = ((sync.created, "created"), (sync.updated, "updated"), (sync.deleted, "deleted"))
-    writes = ", ".join(f"{count} {verb}" for count, verb in counts if count)
-    return [
-        *(f"{age(sync.started.isoformat(), now)} ago", sync.operation, duration(sync.duration_s)),
-        *(_number(sync.revision), writes or NONE, " ".join(sync.error.split()) or "ok"),
-    ]
 
 
 # ---- events
@@ -369,31 +357,27 @@ async def events(
     named = controller_name(controller)
     async with open_fleet(options) as fleet:
         found = await fleet.events(name=name, controller=named, since=begin, until=end)
+        rows = [_event_cells(event) for event in found]
         if not found and output in TABLES:
             write_notice("there are no events")
         elif not watch or output in TABLES:
-            _write_events(found, output)
+            names = [row[3] for row in rows]
+            write_result(
+                found, output, names=names, table=lambda: write_table(EVENT_HEADINGS, rows)
+            )
         if len(found) == FOUND_MAX:
             write_notice(f"these are the last {FOUND_MAX:,} events: name an object, or --since")
         seen = {msgspec.json.encode(event) for event in found}
         while watch:
             await asyncio.sleep(FOLLOW_S)
             last = datetime.now(UTC) - timedelta(seconds=60)
-            recent = await fleet.events(name=name, controller=named, since=max(last, now))
-            new = [event for event in recent if msgspec.json.encode(event) not in seen]
-            seen.update(map(msgspec.json.encode, new))
-            for event in new:
-                if output in TABLES:
-                    write_line("   ".join(_event_cells(event)))
-                else:
-                    _write_events([event], output)
+            for event in await fleet.events(name=name, controller=named, since=max(last, now)):
+                if (encoded := msgspec.json.encode(event)) not in seen:
+                    seen.add(encoded)
+                    cells = _event_cells(event)
+                    line = "   ".join(cells)
+                    write_result([event], output, names=cells[3:4], table=partial(write_line, line))
             flush()
-
-
-def _write_events(found: Sequence[KvEvent], output: str) -> None:
-    rows = [_event_cells(event) for event in found]
-    names = [row[3] for row in rows]
-    write_result(found, output, names=names, table=lambda: write_table(EVENT_HEADINGS, rows))
 
 
 def _event_cells(event: KvEvent) -> list[str]:

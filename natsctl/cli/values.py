@@ -11,13 +11,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 from yaml.constructor import ConstructorError
+from yaml.error import MarkedYAMLError
 
 from natsctl.cli.terminal import write_notice
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
@@ -42,39 +42,27 @@ NESTED_MAX = 100  # levels in YAML; a deeper document would exhaust the stack of
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may lack libyaml
 
 
-class _Strict:
-    """Makes a loader reject a mapping with a repeated field, and text that is not Unicode."""
-
-    def construct_document(self, node: yaml.Node) -> object:
-        _check_fields(node, set())
-        return super().construct_document(node)  # type: ignore[misc]  # that of the loader
-
-    def construct_scalar(self, node: Any) -> Any:
-        if _SURROGATE.search(node.value):
-            problem = "found half of a surrogate pair, which is not a character"
-            raise ConstructorError(None, None, problem, node.start_mark)
-        return super().construct_scalar(node)  # type: ignore[misc]  # that of the loader
-
-
-class _PreciseErrorLoader(_Strict, yaml.SafeLoader):
-    """Loads one document. Its errors name the line in which a fault begins."""
-
-
-class _FastLoader(_Strict, _Loader):  # type: ignore[misc]  # PyYAML may be built without libyaml
-    """Loads many documents."""
+class _Loader(_FastLoader):  # type: ignore[misc]  # it is one of two classes
+    """Loads documents with exact numbers."""
 
 
 def _number(loader: Any, node: Any) -> Any:
-    """Return the number of a node, as an exact number if a double cannot hold it."""
     exact = _JSON_NUMBER.fullmatch(node.value)
     return number(node.value) if exact else loader.construct_yaml_float(node)
 
 
-for _class in (_PreciseErrorLoader, _FastLoader):
-    _class.add_constructor("tag:yaml.org,2002:float", _number)
+def _time(loader: Any, node: Any) -> Any:
+    try:
+        return loader.construct_yaml_timestamp(node)
+    except ValueError:  # such as 2026-02-30: it is a text
+        return node.value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _time)
 
 
 class RepeatedFieldError(yaml.YAMLError):
@@ -87,13 +75,13 @@ def parsed(data: bytes) -> tuple[object, str]:
         return _parsed_json(data), ""
     try:
         return parsed_yaml(data), ""
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "it is not text"
-        nested = type(error) is yaml.YAMLError
-        return None, str(
-            error
-        ) if nested else f"{problem} in line {mark.line + 1}" if mark else problem
+    except MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
+        return None, f"{error.problem}{line}"
+    except yaml.YAMLError as error:
+        return None, str(error) if type(error) is yaml.YAMLError else "it is not text"
+    except UnicodeDecodeError:
+        return None, "it is not text"
 
 
 def parsed_yaml(data: bytes | str) -> object:
@@ -101,8 +89,8 @@ def parsed_yaml(data: bytes | str) -> object:
 
     Raises `yaml.YAMLError`, also for a second document, and `UnicodeDecodeError`.
     """
-    _check_nesting(data)
-    return yaml.load(data, Loader=_PreciseErrorLoader)  # noqa: S506 - it is a safe loader
+    _check_yaml(data, yaml.SafeLoader)  # whose errors name the line in which a fault begins
+    return yaml.load(data, Loader=_Loader)  # noqa: S506 - it is a safe loader
 
 
 def _documents(data: bytes) -> Iterable[object]:
@@ -113,8 +101,8 @@ def _documents(data: bytes) -> Iterable[object]:
         for line in data.splitlines():
             _check_json_fields(line)
         return lines
-    _check_nesting(data)
-    all_documents: Iterator[object] = yaml.load_all(data, Loader=_FastLoader)
+    _check_yaml(data, _FastLoader)
+    all_documents: Iterator[object] = yaml.load_all(data, Loader=_Loader)
     return all_documents
 
 
@@ -138,34 +126,34 @@ def _check_json_fields(data: bytes) -> None:
         json.loads(data, object_pairs_hook=check, parse_int=str, parse_float=str)
 
 
-def _check_fields(node: yaml.Node, checked: set[int]) -> None:
-    """Raise `ConstructorError` if a mapping in the node has a field twice."""
-    if id(node) in checked or isinstance(node, yaml.ScalarNode):
-        return
-    checked.add(id(node))
-    names = set[tuple[str, str]]()
-    for child in node.value:
-        name, value = child if isinstance(node, yaml.MappingNode) else (None, child)
-        if isinstance(name, yaml.ScalarNode):
-            if (name.tag, name.value) in names:
-                problem = f"found the field {name.value!r} twice"
-                raise ConstructorError(None, None, problem, name.start_mark)
-            names.add((name.tag, name.value))
-        _check_fields(value, checked)
-
-
-def _check_nesting(data: bytes | str) -> None:
-    def change(event: yaml.Event) -> int:
-        ends = isinstance(event, yaml.CollectionEndEvent)
-        return 1 if isinstance(event, yaml.CollectionStartEvent) else -ends
-
-    try:
-        depths = accumulate(map(change, yaml.parse(data, Loader=_Loader)))
-        nested = any(depth > NESTED_MAX for depth in depths)
-    except yaml.YAMLError:
-        return  # loading the document raises the same error
-    if nested:
-        raise yaml.YAMLError(f"it is nested more than {NESTED_MAX} levels deep")
+def _check_yaml(data: bytes | str, loader: Any) -> None:  # noqa: C901 - one straight line
+    """Raise `yaml.YAMLError` for a repeated field, deep nesting, and text that is not Unicode."""
+    names: list[set[str]] = []  # of the fields of each open mapping or list
+    name_next: list[bool] = []  # whether the name of a field comes next
+    for event in yaml.parse(data, Loader=loader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            names.pop()
+            name_next.pop()
+        elif isinstance(event, yaml.CollectionStartEvent | yaml.ScalarEvent | yaml.AliasEvent):
+            is_name = bool(name_next) and name_next[-1]
+            if names and (is_name or names[-1]):
+                name_next[-1] = not is_name
+            if isinstance(event, yaml.ScalarEvent):
+                fault = ""
+                if _SURROGATE.search(event.value):
+                    fault = "found half of a surrogate pair, which is not a character"
+                elif is_name and event.value in names[-1]:
+                    fault = f"found the field {event.value!r} twice"
+                if fault:
+                    mark: Any = event.start_mark
+                    raise ConstructorError(None, None, fault, mark)
+            if is_name:
+                names[-1].add(getattr(event, "value", ""))
+            if isinstance(event, yaml.CollectionStartEvent):
+                if len(names) == NESTED_MAX:
+                    raise yaml.YAMLError(f"it is nested more than {NESTED_MAX} levels deep")
+                names.append(set())
+                name_next.append(isinstance(event, yaml.MappingStartEvent))
 
 
 # ---- new values
@@ -243,7 +231,11 @@ def replace(current: Stored | None, new: NewValue) -> bytes:
             f"{current.key} is an object, whose status and bookkeeping would be lost: "
             "give the value a spec, or replace the object with natsctl put --raw"
         )
-    return current.value if _same_json(current.value, new) else new
+    with suppress(*_NO_JSON):  # JSON objects or arrays with one meaning
+        old, given = exact_json.decode(current.value), exact_json.decode(new)
+        if isinstance(old, dict | list) and documents.same(old, given):
+            return current.value
+    return new
 
 
 def apply(current: Stored | None, new: NewValue) -> bytes:
@@ -274,11 +266,8 @@ def with_version(current: Stored | None, new: NewValue, version: int | None) -> 
         return new
     if version is not None and version > 1:
         return stated(new, version)
-    annotations = annotations_of(new)
-    if (
-        STORED_VERSION not in annotations_of(_object_of(current) or {})
-        or STORED_VERSION in annotations
-    ):
+    annotations, stored = annotations_of(new), annotations_of(_object_of(current) or {})
+    if STORED_VERSION in annotations or STORED_VERSION not in stored:
         return new
     return documents.with_annotations(new, {**annotations, STORED_VERSION: None})
 
@@ -306,15 +295,6 @@ def write_ignored(name: str, current: Stored | None, new: NewValue) -> None:
 
 def _object_of(current: Stored | None) -> Document | None:
     return None if current is None else object_in(current.value)
-
-
-def _same_json(first_value: bytes, second_value: bytes) -> bool:
-    """Return whether two values are the same bytes, or JSON objects or arrays with one meaning."""
-    try:
-        before, after = exact_json.decode(first_value), exact_json.decode(second_value)
-    except _NO_JSON:
-        return first_value == second_value
-    return isinstance(before, dict | list) and documents.same(before, after)
 
 
 def _stamped(current: Stored | None, before: Document | None, new: Document) -> bytes:
@@ -355,9 +335,8 @@ def read_documents(files: Sequence[str]) -> list[KeyDocument]:
     document.
     """
 
-    def named(document: object) -> KeyDocument:
-        if not isinstance(document, dict):
-            raise UsageError("it is not a mapping with bucket, key and spec")
+    def named(found: object) -> KeyDocument:
+        document = _mapping(found, " with bucket, key and spec")
         for name, example in _EXAMPLES.items():
             if not isinstance(document.get(name), str):
                 raise UsageError(f'it has no {name}: add a line such as "{name}: {example}"')
@@ -370,43 +349,35 @@ def read_documents(files: Sequence[str]) -> list[KeyDocument]:
 
 def read_mappings(files: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return the documents of all files as they are, see `read_documents`."""
+    return _read(files, _mapping)
 
-    def mapping(document: object) -> Mapping[str, Any]:
-        if not isinstance(document, dict):
-            raise UsageError("it is not a mapping")
-        return document
 
-    return _read(files, mapping)
+def _mapping(document: object, fields: str = "") -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise UsageError(f"it is not a mapping{fields}")
+    return document
 
 
 def _read(files: Sequence[str], converted: Callable[[object], T]) -> list[T]:
     read: list[T] = []
     for given in files:
-        inside = Path(given).iterdir() if Path(given).is_dir() else None
-        for file in [given] if inside is None else sorted(map(str, inside)):
+        inside = sorted(map(str, Path(given).iterdir())) if Path(given).is_dir() else None
+        for file in [given] if inside is None else inside:
             if inside is not None and Path(file).suffix not in SUFFIXES:
                 continue
-            name = _file_name(file)
-            for number_, document in enumerate(_parts(read_bytes(file), name), 1):
-                try:
-                    read.append(converted(document))
-                except (UsageError, InvalidKeyError) as error:
-                    raise UsageError(f"{name}, document {number_}: {error}") from error
+            name, before, data = _file_name(file), len(read), read_bytes(file)
+            try:
+                for part in _documents(data):
+                    found = part if isinstance(part, list) else [] if part is None else [part]
+                    read.extend(map(converted, found))
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                reason = " ".join(str(error).split())
+                raise UsageError(f"{name} is neither YAML nor JSON: {reason}") from error
+            except (UsageError, InvalidKeyError) as error:
+                raise UsageError(f"{name}, document {len(read) - before + 1}: {error}") from error
     if not read:
         raise UsageError(f"there is no document in {', '.join(map(_file_name, files))}")
     return read
-
-
-def _parts(data: bytes, name: str) -> Iterator[object]:
-    try:
-        for document in _documents(data):
-            if isinstance(document, list):
-                yield from document
-            elif document is not None:
-                yield document
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"{name} is neither YAML nor JSON: {reason}") from error
 
 
 def _file_name(file: str) -> str:

@@ -122,17 +122,17 @@ class Fleet:
             return Daemons(self.connection, ())
 
     def _searching(self) -> "asyncio.Task[None]":
+        async def find() -> None:
+            try:
+                self._daemons = await Daemons.find(self.connection)
+            except NoDaemonError:
+                self._daemons = None
+            self._as_of = asyncio.get_running_loop().time()
+
         if self._search is None or self._search.done():
-            self._search = asyncio.create_task(self._find(), name="daemons")
+            self._search = asyncio.create_task(find(), name="daemons")
             self._search.add_done_callback(retrieved)
         return self._search
-
-    async def _find(self) -> None:
-        try:
-            self._daemons = await Daemons.find(self.connection)
-        except NoDaemonError:
-            self._daemons = None
-        self._as_of = asyncio.get_running_loop().time()
 
     # ---- controllers
 
@@ -277,37 +277,32 @@ class Fleet:
 
         Raises as `events_between` does.
         """
-        wanted = controller
         if name is not None and controller is None:
-            try:
-                wanted = await self.controller_with(name)
-            except NatsctlError:  # without a daemon, of any controller with such a key
-                wanted = None
-        of = (wanted or "*", name.key if name else ">")
-        return await events_between(self.connection, *of, since, until)
+            with suppress(NatsctlError):  # without a daemon, of any controller with such a key
+                controller = await self.controller_with(name)
+        key = name.key if name else ">"
+        return await events_between(self.connection, controller or "*", key, since, until)
 
     # ---- actions
 
     async def resync(self, names: Sequence[Name], controller: str | None = None) -> Acted:
         """Enqueue these keys, or all primaries of a controller, without waiting for the syncs."""
-        done: list[str] = []
-        failed: list[NatsctlError] = []
-        for chosen, keys in (await self._by_controller(names, controller, failed)).items():
+        acted = Acted()
+        for chosen, keys in (await self._by_controller(names, controller, acted.failed)).items():
             answers = await (await self.daemons()).resync(chosen, keys)
             for answer in answers:
                 if answer.queued or not keys:
                     count = "1 key" if answer.queued == 1 else f"{answer.queued} keys"
-                    done.append(f"{count} of {chosen} queued in {answer.daemon}")
-            failed += unqueued(answers)
-        return Acted(done, failed)
+                    acted.done.append(f"{count} of {chosen} queued in {answer.daemon}")
+            acted.failed.extend(unqueued(answers))
+        return acted
 
     async def pause(self, names: Sequence[Name], pause: Pause) -> Acted:
         """Pause objects, by their annotation; a pause that they have is replaced."""
-        end = f" until {pause.until}" if pause.until else ""
 
         async def pause_one(name: Name) -> str:
             await pauses.pause_object(self.connection, name.bucket, name.key, pause)
-            return f"{name} paused{end}"
+            return f"{name} paused{_end(pause)}"
 
         return await self._for_each(names, pause_one)
 
@@ -332,47 +327,23 @@ class Fleet:
         notes = [f"controller {one} is paused: natsctl resume --all -c {one}" for one in whole]
         return msgspec.structs.replace(acted, notes=notes)
 
-    async def pause_controller(self, controller: str | None, pause: Pause) -> Acted:
-        """Pause all keys of a controller, also before a daemon runs it."""
-        name, runs = await self._controller_of(controller)
-        await pauses.pause_controller(self.connection, name, pause)
-        end = f" until {pause.until}" if pause.until else ""
-        notes = [] if runs else [f"no daemon runs {name} now"]
-        return Acted([f"controller {name} paused{end}"], notes=notes)
-
-    async def resume_controller(self, controller: str | None) -> Acted:
-        """Resume a controller that was paused as a whole."""
-        name, _ = await self._controller_of(controller)
-        paused = await pauses.resume_controller(self.connection, name)
-        return Acted([f"controller {name} {'is not paused' if paused is None else 'resumed'}"])
-
-    async def _controller_of(self, named: str | None) -> tuple[str, bool]:
-        """Return the named controller, or the only one, and whether a daemon runs it."""
-        if named is None:
-            return (await self.daemons()).controller(None), True
-        return named, named in (await self.any_daemons()).controllers
-
     async def _for_each(
         self, names: Sequence[Name], act: Callable[[Name], Awaitable[str]]
     ) -> Acted:
-        done: list[str] = []
-        failed: list[NatsctlError] = []
+        acted = Acted()
         for name in names:
             try:
-                done.append(await act(await self._in_nats(name)))
+                try:
+                    bucket = await existing_bucket(self.connection, name.bucket)
+                except StoreMissingError:
+                    sources = [at for places in (await self._sources()).values() for at in places]
+                    if any(not at.bucket and name.within("", at.kind) for at in sources):
+                        raise pauses.in_cluster(name.bucket.partition(".")[0], name.key) from None
+                    raise
+                acted.done.append(await act(Name(bucket.name, name.key)))
             except NatsctlError as error:
-                failed.append(type(error)(f"{name}: {error}"))
-        return Acted(done, failed)
-
-    async def _in_nats(self, name: Name) -> Name:
-        try:
-            bucket = await existing_bucket(self.connection, name.bucket)
-        except StoreMissingError:
-            sources = [one for places in (await self._sources()).values() for one in places]
-            if any(not at.bucket and name.within("", at.kind) for at in sources):
-                raise pauses.in_cluster(name.bucket.partition(".")[0], name.key) from None
-            raise
-        return Name(bucket.name, name.key)
+                acted.failed.append(type(error)(f"{name}: {error}"))
+        return acted
 
     async def _sources(self) -> dict[str, list[PrimarySource]]:
         """Return where the primaries of running controllers are, none if that isn't known."""
@@ -380,6 +351,20 @@ class Fleet:
             daemons = await self.daemons()
             return await daemons.sources(daemons.controllers)
         return {}
+
+    async def pause_controller(self, controller: str | None, pause: Pause) -> Acted:
+        """Pause all keys of a controller, also before a daemon runs it."""
+        running = (await self.any_daemons()).controllers
+        name = controller or (await self.daemons()).controller(None)
+        await pauses.pause_controller(self.connection, name, pause)
+        notes = [] if name in running else [f"no daemon runs {name} now"]
+        return Acted([f"controller {name} paused{_end(pause)}"], notes=notes)
+
+    async def resume_controller(self, controller: str | None) -> Acted:
+        """Resume a controller that was paused as a whole."""
+        name = controller or (await self.daemons()).controller(None)
+        paused = await pauses.resume_controller(self.connection, name)
+        return Acted([f"controller {name} {'is not paused' if paused is None else 'resumed'}"])
 
     # ---- plans, recordings and garbage
 
@@ -393,7 +378,6 @@ class Fleet:
 
     async def failing_among(self, plan: Plan) -> set[str]:
         """Return which keys that newly fail in the plan fail in a daemon, or are invalid there."""
-        newly = [key for key, own in plan.keys.items() if own.error and not own.failed_before]
         failing: set[str] = set()
         try:
             daemons = await self.daemons()
@@ -407,7 +391,8 @@ class Fleet:
                         failing.add(key)
 
         if daemons.offers(Verb.EXPLAIN, plan.controller):
-            await for_each([key for key in newly if key][:ASKED_MAX], ask, workers=ASKED_AT_ONCE)
+            keys = [key for key, own in plan.keys.items() if own.error and not own.failed_before]
+            await for_each(list(filter(None, keys))[:ASKED_MAX], ask, workers=ASKED_AT_ONCE)
         return failing
 
     async def record(
@@ -416,13 +401,12 @@ class Fleet:
         """Record every sync of these keys, or only failed ones again; see `Daemons.record`."""
         failed: list[NatsctlError] = []
         by_controller = await self._by_controller(names, controller, failed)
-        if failed:
-            raise failed[0]
-        return [
-            answer
-            for chosen, keys in by_controller.items()
-            for answer in await (await self.daemons()).record(chosen, keys, stop=stop)
-        ]
+        for error in failed:
+            raise error
+        daemons, answers = await self.daemons(), list[Recorded]()
+        for chosen, keys in by_controller.items():
+            answers += await daemons.record(chosen, keys, stop=stop)
+        return answers
 
     async def recording(
         self, name: Name, controller: str | None = None, *, masked: bool = True
@@ -447,6 +431,10 @@ class Fleet:
         garbage = [plan.controller for plan in plans if plan.orphans or plan.more or plan.refused]
         names = garbage or list(by_name)[:1]
         return by_name[_only(names, "several controllers have garbage")]
+
+
+def _end(pause: Pause) -> str:
+    return f" until {pause.until}" if pause.until else ""
 
 
 def holds(source: PrimarySource, name: Name) -> bool:

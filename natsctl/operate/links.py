@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
 
 from natsctl.errors import NotFoundError, StoreMissingError
-from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.store import BucketStore, bucket_names
 from natsctl.managed.links import (
@@ -66,79 +67,69 @@ class _Record(msgspec.Struct, frozen=True):
 
 async def link_states(connection: Connection, bucket: str | None) -> list[LinkState]:
     """Return the states of all links, or of those from one bucket's objects."""
-    records = defaultdict[str, dict[str, list[_Record]]](lambda: defaultdict(list))
+    links = defaultdict[tuple[str, str], dict[str, _Record]](dict)
     for record in (await _records(connection)).values():
-        records[record.bucket][record.key].append(record)
-    names = await bucket_names(connection) if bucket is None else [bucket]
-    states: list[LinkState] = []
-    for name in names:
+        links[record.bucket, record.key][max(record.names.domains)] = record
+    objects: dict[tuple[str, str], Message] = {}
+    only = ""
+    for name in await bucket_names(connection) if bucket is None else [bucket]:
         source = await existing_bucket(connection, name)
-        objects = {message.key: message for message in await BucketStore(source).listing()}
-        recorded = records.pop(source.name, {})
-        for key in sorted({*objects, *recorded}):
-            message = objects.get(key)
-            annotations = {} if message is None else annotations_of(message.value)
-            links = {max(record.names.domains): record for record in recorded.get(key, ())}
-            for domain in domains_of(annotations):
+        only = source.name if bucket is not None else ""
+        for message in await BucketStore(source).listing():
+            place = source.name, message.key
+            for domain in domains_of(annotations_of(message.value)):
                 held_by = AnnotationNames(domain)
-                links.setdefault(max(held_by.domains), _Record(source.name, key, held_by))
-            for _, link in sorted(links.items()):
-                held = None if message is None else CreationLink.of(annotations, link.names)
-                states += _state(link, 0 if message is None else message.revision, held)
-    if bucket is None:
-        for of_bucket in records.values():
-            for of_object in of_bucket.values():
-                for link in of_object:
-                    states += _state(link, 0, None)
-    return states
+                links[place].setdefault(max(held_by.domains), _Record(*place, held_by))
+            if place in links:
+                objects[place] = message
+    return [
+        state
+        for place in sorted(links)
+        if only in ("", place[0])
+        for _, record in sorted(links[place].items())
+        for state in _state(record, objects.get(place))
+    ]
 
 
 async def forget_link(connection: Connection, name: Name) -> None:
     """Remove the links of an object, and their records."""
     exists = name.bucket in await bucket_names(connection)
     store = BucketStore(Bucket(connection, name.bucket), Object)
-    records = [
-        record_key
-        for record_key, record in (await _records(connection)).items()
-        if (record.bucket, record.key) == (name.bucket, name.key)
-    ]
-    if not records and not (exists and domains_of(await _annotations(store, name.key))):
+    annotations: dict[str, str] = {}
+    if exists:
+        with suppress(NotFoundError):
+            annotations = annotations_of((await store.get(name.key)).value)
+    records = await _records(connection)
+    place = name.bucket, name.key
+    recorded = [one for one in records if (records[one].bucket, records[one].key) == place]
+    if not recorded and not domains_of(annotations):
         raise NotFoundError(f"{name} has no link to an external resource")
-    recorded = BucketStore(Bucket(connection, RECORDS.bucket), keys=RECORDS.keys)
-    for record_key in records:
-        await recorded.delete(record_key, purge=True)
+    for record_key in recorded:
+        await BucketStore(Bucket(connection, RECORDS.bucket)).delete(record_key, purge=True)
     if exists:
         await unlink(store, name.key)
 
 
-async def _annotations(store: BucketStore, key: str) -> dict[str, str]:
-    try:
-        return annotations_of((await store.get(key)).value)
-    except NotFoundError:
-        return {}
-
-
 async def _records(connection: Connection) -> dict[str, _Record]:
     """Return all records by their keys, see `record_key`; empty without their bucket."""
-    bucket = Bucket(connection, RECORDS.bucket)
-    try:
-        await bucket.state()
-    except StoreMissingError:
-        return {}
     records: dict[str, _Record] = {}
-    for message in await BucketStore(bucket, keys=RECORDS.keys).listing():
+    listed: list[Message] = []
+    bucket = Bucket(connection, RECORDS.bucket)
+    with suppress(StoreMissingError):
+        await bucket.state()
+        listed = await BucketStore(bucket, keys=RECORDS.keys).listing()
+    for message in listed:
         _, domain, object_bucket, key = message.key.split(".", 3)
         names = AnnotationNames(domain.replace("_", "."))
         records[message.key] = _Record(object_bucket, key, names, RECORDS.decode(message.value))
     return records
 
 
-def _state(record: _Record, revision: int, held: CreationLink | None) -> Iterator[LinkState]:
-    """Yield the state of a link, unless nothing is recorded or nothing was created.
-
-    *held* is the link in the object's annotations; None if the object does not exist.
-    """
-    recorded = record.link
+def _state(record: _Record, object_: Message | None) -> Iterator[LinkState]:
+    """Yield the state of a link, unless nothing is recorded or nothing was created."""
+    recorded, held = record.link, None
+    if object_ is not None:
+        held = CreationLink.of(annotations_of(object_.value), record.names)
     link = recorded if not held or recorded.answers(held) else held
     if held is None:
         if not (recorded.external_name or recorded.unknown):
@@ -157,7 +148,7 @@ def _state(record: _Record, revision: int, held: CreationLink | None) -> Iterato
         bucket=record.bucket,
         key=record.key,
         domain=record.names.domain,
-        revision=revision,
+        revision=0 if object_ is None else object_.revision,
         state=state,
         since=Mark.parse(mark).time.isoformat() if mark else "",
         external_name=link.external_name,

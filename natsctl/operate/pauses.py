@@ -97,44 +97,39 @@ async def pause_object(connection: Connection, bucket: str, key: str, pause: Pau
 
 
 async def resume_object(connection: Connection, bucket: str, key: str) -> Resumption:
-    """Remove the pause of an object; purge an object that was deleted while it was paused."""
-    store = BucketStore(Bucket(connection, bucket))
-    stored = await read(store, key)
-    if stored is None:
-        return Resumption(await _resume_deleted(store, key), exists=False)
-    before = _active(documents.annotation(_object(stored), PAUSED))
+    """Remove the pause of an object; purge an object that was deleted while it was paused.
 
-    def change(current: Stored | None) -> bytes:
-        if current is None:
-            raise NotFoundError(f"{bucket} has no {key} any more: resume it again")
-        document = _object(current)
-        if documents.annotation(document, PAUSED) is None:
-            return current.value
-        has_others = len(documents.annotations_of(document)) > 1
-        patch: Document = {"annotations": {PAUSED: None} if has_others else None}
-        return documents.render(documents.merge_patch(document, {"metadata": patch}))
-
-    await rewrite(store, key, change, seen=stored)
-    return Resumption(before, exists=True)
-
-
-async def _resume_deleted(store: BucketStore, key: str) -> Pause | None:
-    """Purge a deleted object, whose last state pauses it, and return its pause.
-
-    In a bucket with a history of 1, only a daemon may know that the object was paused.
+    In a bucket with a history of 1, only a daemon may know that a deleted object was paused.
     """
+    store = BucketStore(Bucket(connection, bucket))
+    pause: Pause | None = None
+    stored = await read(store, key)
+    if stored is not None:
+        pause = _active(documents.annotation(_object(stored), PAUSED))
+
+        def change(current: Stored | None) -> bytes:
+            if current is None:
+                raise NotFoundError(f"{bucket} has no {key} any more: resume it again")
+            document = _object(current)
+            if documents.annotation(document, PAUSED) is None:
+                return current.value
+            has_others = len(documents.annotations_of(document)) > 1
+            patch: Document = {"annotations": {PAUSED: None} if has_others else None}
+            return documents.render(documents.merge_patch(document, {"metadata": patch}))
+
+        await rewrite(store, key, change, seen=stored)
+        return Resumption(pause, exists=True)
     history = await store.history(key)
-    if not history or isinstance(history[-1], Stored):
-        return None
     states = [state for state in history if isinstance(state, Stored)]
-    try:
-        text = documents.annotation(documents.parse(states[-1].value), PAUSED) if states else None
-    except InvalidObjectError:
-        text = None
-    pause = Pause() if not states and not history[-1].purged else _active(text)
+    if history and not isinstance(history[-1], Stored):
+        if states:
+            with suppress(InvalidObjectError):
+                pause = _active(documents.annotation(documents.parse(states[-1].value), PAUSED))
+        elif not history[-1].purged:
+            pause = Pause()
     if pause is not None:
         await store.delete(key, purge=True)
-    return pause
+    return Resumption(pause, exists=False)
 
 
 def _active(text: str | None) -> Pause | None:
@@ -159,35 +154,27 @@ def _object(stored: Stored) -> Document:
 
 async def pause_controller(connection: Connection, controller: str, pause: Pause) -> None:
     """Pause all keys of a controller, also before its daemon starts."""
-    store, name = await _records(connection), controller_record(controller)
-    value = pause.text.encode()
+    bucket, name = Bucket(connection, PAUSES.bucket), controller_record(controller)
+    await bucket.ensure(PAUSES)
+    store, value = BucketStore(bucket), pause.text.encode()
     await rewrite(store, name, lambda _: value, seen=await read(store, name))
 
 
 async def resume_controller(connection: Connection, controller: str) -> Pause | None:
     """Resume a controller, and return its pause; None if it is not paused."""
     pause = await paused_controller(connection, controller)
-    try:
-        await (await _records(connection)).delete(controller_record(controller))
-    except NotFoundError:
-        return None
+    with suppress(NotFoundError, StoreMissingError):
+        store = BucketStore(Bucket(connection, PAUSES.bucket))
+        await store.delete(controller_record(controller))
     return pause
 
 
 async def paused_controller(connection: Connection, controller: str) -> Pause | None:
     """Return the pause of a whole controller; None if it is not paused."""
-    store = BucketStore(Bucket(connection, PAUSES.bucket))
-    try:
+    store, stored = BucketStore(Bucket(connection, PAUSES.bucket)), None
+    with suppress(StoreMissingError):
         stored = await read(store, controller_record(controller))
-    except StoreMissingError:
-        return None
     return _active(None if stored is None else stored.value.decode(errors="replace"))
-
-
-async def _records(connection: Connection) -> BucketStore:
-    bucket = Bucket(connection, PAUSES.bucket)
-    await bucket.ensure(PAUSES)
-    return BucketStore(bucket)
 
 
 # ---- who acts
