@@ -1,7 +1,12 @@
-"""Commands: their options and settings, how they run, report errors and end."""
+"""A command from its declaration to its exit status.
+
+A function is a command by `App.add`. Its options are phrases such as `-n COUNT>=1 | How many`,
+which `option` reads, and those of the settings, which every command takes. When it runs, the
+options become settings; a first parameter for `NatsOptions` or `StoreOptions` says what the command
+connects to. `complete` runs what waits, and `report` turns an error into a message and a status.
+"""
 
 import asyncio
-import copy
 import functools
 import inspect
 import os
@@ -9,19 +14,18 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 from urllib.parse import urlencode
 
 import msgspec
 import typer
-from typer.core import TyperCommand, TyperOption
-from typer.main import get_command
+from typer.core import TyperCommand
 
-from natsctl.cli.terminal import coloured, discard_output, flush, write_stderr
+from natsctl.cli.terminal import coloured, flush, write_stderr
 from natsctl.controller.owners import OwnerNames
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.daemon.settings.settings import (
@@ -30,7 +34,6 @@ from natsctl.daemon.settings.settings import (
     SWITCH,
     VARIABLE,
     Effective,
-    Setting,
     load_settings,
 )
 from natsctl.errors import (
@@ -52,11 +55,9 @@ if TYPE_CHECKING:  # what loads a controller takes half a second to import
     from natsctl.daemon.operator import Guest
 
 F = TypeVar("F", bound=Callable[..., object])
-Kinds = list[KvKind[object]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 FAILED, USAGE, NOT_FOUND, CONFLICT = 1, 2, 3, 4
-EXIT_PIPE = 141  # as shells report SIGPIPE: the reader of the output closed the pipe
 INTERRUPTED = 128 + signal.SIGINT
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -67,6 +68,7 @@ PANELS = {
     "logs": "Logs",
     "http": "Probes and metrics",
     "traces": "Traces",
+    "hook": "Hook: a handler in any language",
 }
 GLOBAL = ("nats", "kube", "controllers.owner_domain")
 """The sections of settings whose options every command takes, before or after its name."""
@@ -131,7 +133,13 @@ LOCAL_HINT = ", or do it here with --local"
 """The end of the error if no daemon answers."""
 
 
-HOOK_PANEL = "Hook: a handler in any language"
+def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+# ---- controllers that options name; only who loads one pays for the imports
+
 _PLACE = "BUCKET, or kube:v1/ConfigMap"
 _HOOK: dict[str, tuple[Any, str]] = {
     "hook": (str | None, "SUBJECT | Subject of a service in place of a class"),
@@ -143,14 +151,15 @@ _HOOK: dict[str, tuple[Any, str]] = {
 }
 
 
-def _hook_parameters() -> Iterator[inspect.Parameter]:
+def _hook_parameters(*, expanded: bool) -> Iterator[inspect.Parameter]:
     for name, (kind, text) in _HOOK.items():
         declared = option(text, f"--{name}", default=False)
-        declared.hidden, declared.rich_help_panel = name != "hook", HOOK_PANEL
+        declared.hidden = name != "hook" and not expanded
+        declared.rich_help_panel = PANELS["hook"] if expanded else None
         yield _parameter(name, Annotated[kind, declared], False if kind is bool else None)
 
 
-def _of_hook(arguments: dict[str, Any], *, many: bool) -> None:
+def _of_hook(arguments: dict[str, Any]) -> None:
     """Let the options of a hook be the path of a controller that `hook_class` knows."""
     given = {name: arguments.pop(name) for name in _HOOK}
     hook, controller = given.pop("hook"), arguments["controller"]
@@ -163,32 +172,21 @@ def _of_hook(arguments: dict[str, Any], *, many: bool) -> None:
         if not controller:
             raise UsageError("what should run? give --controller M:C, or --hook SUBJECT")
         return
-    if controller and not many:
-        raise UsageError("--hook stands in for --controller: give one of them")
-    given["schema"] = [_with_text(pair) for pair in given["schema"] or ()]
+    schemas, given["schema"] = given["schema"] or (), []
+    for pair in schemas:
+        bucket, separator, file = pair.partition("=")
+        if not separator:
+            raise UsageError(f"--schema {pair!r}: write BUCKET=FILE")
+        try:
+            given["schema"].append(f"{bucket}={Path(file).read_text('utf-8')}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--schema {pair}: cannot read the file: {error}") from error
     given["finalize"] = "yes" if given.pop("hook_finalize") else None
     query = urlencode({name: value for name, value in given.items() if value}, doseq=True)
     path = f"hook:{hook}?{query}"
-    arguments["controller"] = [*(controller or ()), path] if many else path
-
-
-def _with_text(pair: str) -> str:
-    """Return `BUCKET=FILE` with the text of the file in place of its name."""
-    bucket, separator, file = pair.partition("=")
-    if not separator:
-        raise UsageError(f"--schema {pair!r}: write BUCKET=FILE")
-    try:
-        return f"{bucket}={Path(file).read_text('utf-8')}"
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--schema {pair}: cannot read the file: {error}") from error
-
-
-def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-# ---- controllers that options name; only who loads one pays for the imports
+    if isinstance(controller, str) and controller:
+        raise UsageError("--hook stands in for --controller: give one of them")
+    arguments["controller"] = path if isinstance(controller, str) else [*controller, path]
 
 
 def load_controller(path: str) -> "Controller":
@@ -207,7 +205,7 @@ def load_runnable_controller(path: str) -> "Controller | Guest":
     return make(load_runnable(path), path)
 
 
-def load_kinds(path: str | None, bucket: str) -> Kinds:
+def load_kinds(path: str | None, bucket: str) -> list[KvKind[object]]:
     """Return the kinds that the controller at *path* declares for the bucket, if it is given."""
     if path is None:
         return []
@@ -237,7 +235,7 @@ _settings: ContextVar[Effective] = ContextVar("settings")
 
 
 def settings() -> Effective:
-    """Return the settings of the command that runs; raises `UsageError` as `load_settings` does."""
+    """Return the settings of the command that runs."""
     return _settings.get()
 
 
@@ -249,59 +247,50 @@ class StoreOptions(msgspec.Struct, frozen=True):
     owner_names: OwnerNames
 
 
-@functools.cache
-def _options(names: tuple[str, ...]) -> list[TyperOption]:
-    def declared(setting: Setting) -> inspect.Parameter:
+GLOBAL_FLAGS = {
+    flag: setting.form is not SWITCH
+    for setting in SETTINGS
+    if {setting.section, setting.name} & {*GLOBAL}
+    for flag in setting.flags
+} | {f"--{CONFIG}": True}
+"""The options that every command takes, each with whether it takes a value."""
+
+
+def _setting_parameters(
+    names: tuple[str, ...], *, quiet: bool, expanded: bool
+) -> Iterator[inspect.Parameter]:
+    for setting in SETTINGS:
+        if not setting.flags or {setting.section, setting.name}.isdisjoint(names):
+            continue
         switch, default = setting.form is SWITCH, setting.default
         shown = f" [default: {default}]" if default not in ("none", "false") else ""
-        shown = shown if len(setting.meaning + shown) < LINE else ""
         info: Any = typer.Option(
             *setting.flags,
             metavar=None if switch else setting.form.metavar,
-            help=f"{setting.meaning}{shown}",
-            rich_help_panel=PANELS[setting.section],
+            help=setting.meaning + (shown if len(setting.meaning + shown) < LINE else ""),
+            rich_help_panel=PANELS[setting.section] if expanded else None,
             show_default=False,
-            hidden=setting.section in GLOBAL or not setting.common,
+            hidden=(quiet or setting.section in GLOBAL or not setting.common) and not expanded,
+            envvar=[*setting.variables] if expanded else None,
+            show_envvar=expanded,
         )
         kind: Any = bool if switch else str | None
-        return _parameter(setting.parameter, Annotated[kind, info], False if switch else None)
-
+        yield _parameter(setting.parameter, Annotated[kind, info], False if switch else None)
     config: Any = typer.Option(
         f"--{CONFIG}",
         metavar="FILE",
         help=f"Settings file [env: {VARIABLE}; default: {FILE_NAME}, if it exists]",
-        rich_help_panel=PANELS["nats"],
-        hidden=True,
+        rich_help_panel=PANELS["nats"] if expanded else None,
+        hidden=not expanded,
     )
-    wanted = (
-        one for one in SETTINGS if one.flags and not {one.section, one.name}.isdisjoint(names)
-    )
-    parameters = [*map(declared, wanted), _parameter(CONFIG, Annotated[str | None, config], None)]
-
-    def declare() -> None:
-        """Have the options as parameters."""
-
-    declare.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    holder = typer.Typer(add_completion=False)
-    holder.command()(declare)
-    options: list[TyperOption] = [*get_command(holder).params]  # type: ignore[list-item]  # no arguments
-    return options
-
-
-def global_flags() -> dict[str, bool]:
-    """Return the options that every command takes, each with whether it takes a value."""
-    return {flag: not one.is_flag for one in _options(GLOBAL) for flag in one.opts}
+    yield _parameter(CONFIG, Annotated[str | None, config], None)
 
 
 # ---- commands
 
 
 class Command(TyperCommand):
-    """A command with the options of settings, which `settings` returns while it runs."""
-
-    sections: tuple[str, ...] = GLOBAL
-    quiet: bool = False
-    expanded: bool = False
+    """A command whose help fits on one screen."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage line, with required arguments without brackets."""
@@ -311,50 +300,25 @@ class Command(TyperCommand):
         formatter.write_usage(ctx.command_path, " ".join(words))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options by panel, without those of every command."""
+        """Write the arguments, then the options by panel."""
         arguments: list[tuple[str, str]] = []
         sections: dict[str, list[tuple[str, str]]] = {}
-        left_out = _options(self.sections) if self.quiet else []
-        for param in self.get_params(ctx)[:-1]:  # --help is how one came here
+        *params, _help = cast("list[Any]", self.get_params(ctx))
+        for param in params:
             record = param.get_help_record(ctx)
-            if record is not None and param not in left_out:
-                name, text = record
-                row = (_TYPE.sub("", name), _UNNEEDED.sub("", text))
-                if param.param_type_name == "argument":
-                    arguments.append((param.display_name_raw, row[1]))
-                else:
-                    panel = getattr(param, "rich_help_panel", None) if self.expanded else None
-                    sections.setdefault(panel or "Options", []).append(row)
+            if record is None:
+                continue
+            name, text = _TYPE.sub("", record[0]), _UNNEEDED.sub("", record[1])
+            if param.param_type_name == "argument":
+                arguments.append((param.display_name_raw, text))
+            else:
+                panel = getattr(param, "rich_help_panel", None) or "Options"
+                sections.setdefault(panel, []).append((name, text))
         if arguments:
             sections["Options"] = [*arguments, *sections.pop("Options", [])]
         for title, rows in sections.items():
             with formatter.section(f"Arguments and {title.lower()}" if arguments else title):
                 formatter.write_dl(rows, col_max=26)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the command's parameters, and those of its settings."""
-        *own, help_ = super().get_params(ctx)
-        taken = {flag for param in own for flag in param.opts}
-        options = [one for one in _options(self.sections) if taken.isdisjoint(one.opts)]
-        if self.expanded:  # to be shown only, with the variables
-            variables = {setting.parameter: setting.variables for setting in SETTINGS}
-            shown: list[Any] = [copy.copy(one) for one in (*own, *options) if "-c" not in one.opts]
-            for one in shown:
-                one.hidden = False
-                if one.name in variables:
-                    one.envvar, one.show_envvar = list(variables[one.name]), True
-            return [*shown, help_]
-        return [*own, *options, help_]
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command within its settings."""
-        typed = {one.name: ctx.params.pop(one.name, None) for one in _options(self.sections)}
-        config = typed.pop(CONFIG)
-        token = _settings.set(load_settings(typed, os.environ, config=config))
-        try:
-            return super().invoke(ctx)
-        finally:
-            _settings.reset(token)
 
 
 class App(typer.Typer):
@@ -373,7 +337,7 @@ class App(typer.Typer):
         self,
         *examples: str,
         called: str | None = None,
-        sections: Sequence[str] = (),
+        sections: tuple[str, ...] = (),
         quiet: bool = False,
         expanded: bool = False,
         hooks: bool = False,
@@ -386,9 +350,6 @@ class App(typer.Typer):
         whose options it has beside the global ones. With *quiet*, its help leaves them out; if it's
         *expanded*, it shows all, by panel. With *hooks*, those of a hook stand in for a class.
         """
-        lines = ["\b", "Examples:", *(f"  {example}" for example in examples)]
-        given = {"sections": (*GLOBAL, *sections), "quiet": quiet, "expanded": expanded}
-        kind = type("Command", (Command,), given)
 
         def register(work: F) -> F:
             parameters = dict(inspect.signature(work).parameters)
@@ -399,22 +360,31 @@ class App(typer.Typer):
             for name, text in options.items():
                 one = parameters[name]
                 flag = f"--{name.strip('_').replace('_', '-')}"
-                kind_of: Any = one.annotation
-                declared = Annotated[kind_of, option(text, flag, default=one.default)]
+                kind: Any = one.annotation
+                declared = Annotated[kind, option(text, flag, default=one.default)]
                 parameters[name] = one.replace(annotation=declared)
-            many = False
             if hooks:
                 one = parameters["controller"]
-                base, *declared_as = get_args(one.annotation)
-                many, optional = base == list[str], Annotated[(base | None, *declared_as)]
-                parameters["controller"] = one.replace(annotation=optional, default=None)
-                parameters |= {parameter.name: parameter for parameter in _hook_parameters()}
+                several = get_args(one.annotation)[0] == list[str]
+                parameters["controller"] = one.replace(default=[] if several else "")
+                extra = _hook_parameters(expanded=expanded)
+                parameters |= {parameter.name: parameter for parameter in extra}
+            infos = (info for one in parameters.values() for info in get_args(one.annotation)[1:])
+            taken = {flag for info in infos for flag in getattr(info, "param_decls", None) or ()}
+            of_settings = [
+                one
+                for one in _setting_parameters((*GLOBAL, *sections), quiet=quiet, expanded=expanded)
+                if taken.isdisjoint(get_args(one.annotation)[1].param_decls)
+            ]
 
             @functools.wraps(work)
             def command(**arguments: Any) -> None:
+                typed = {one.name: arguments.pop(one.name) for one in of_settings}
+                config = typed.pop(CONFIG)
+                effective = load_settings(typed, os.environ, config=config)
+                _settings.set(effective)
                 if hooks:
-                    _of_hook(arguments, many=many)
-                effective = settings()
+                    _of_hook(arguments)
                 filled: list[object] = []
                 if opened is NatsOptions:
                     filled = [effective.nats]
@@ -425,28 +395,22 @@ class App(typer.Typer):
                 if inspect.iscoroutine(result):
                     complete(result)
 
-            command.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]  # typer reads it
-            epilog = "\n".join(lines)
-            added = self.command(called, cls=kind, epilog=epilog, context_settings=CONTEXT_SETTINGS)
-            added(command)
+            signature = inspect.Signature([*parameters.values(), *of_settings])
+            command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
+            epilog = "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
+            name = called or work.__name__.replace("_", "-")
+            given: dict[str, Any] = {"cls": Command, "context_settings": CONTEXT_SETTINGS}
+            self.command(name, epilog=epilog, **given)(command)
             return work
 
         return register
 
 
 def complete(work: Coroutine[Any, Any, None], loop_factory: LoopFactory | None = None) -> None:
-    """Run *work* to its end.
-
-    SIGINT cancels *work*. If the reader of the output closed the pipe, the command exits with
-    `EXIT_PIPE` and writes no error.
-    """
-    try:
-        with interruptible(), asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(work)
-        flush()
-    except BrokenPipeError:
-        discard_output()
-        raise typer.Exit(EXIT_PIPE) from None
+    """Run *work* to its end; SIGINT cancels it."""
+    with interruptible(), asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(work)
+    flush()
 
 
 @contextmanager
@@ -466,7 +430,7 @@ def interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-# ---- errors
+# ---- errors, and the exit status of a command that ends with them
 
 
 def exit_status(error: BaseException) -> int:
@@ -495,29 +459,22 @@ def report(error: BaseException) -> int:
     Errors of natsctl and of the operating system are one line. Other errors are written with their
     traceback, for the author of the code. Every member of an exception group is written.
     """
-    leaves = list(_leaves(error))
-    for leaf in leaves:
-        match leaf:
-            case typer.TyperException():
-                report_error(explain_usage(leaf))
-            case NatsctlError():
-                report_error(str(leaf))
-            case OSError(strerror=str(reason)):
-                report_error(f"{leaf.filename}: {reason}" if leaf.filename else reason)
-            case RecursionError():
-                report_error("a value is nested too deeply to be read or written")
-            case _:
-                text = "".join(traceback.format_exception(leaf)).rstrip("\n")
-                write_stderr(escaped_lines(hidden(text, limit=TRACEBACK_MAX)))
-    return exit_status(leaves[0])
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+        statuses = [report(inner) for inner in error.exceptions]
+        return statuses[0]
+    match error:
+        case typer.TyperException():
+            report_error(_usage(error))
+        case NatsctlError():
+            report_error(str(error))
+        case OSError(strerror=str(reason)):
+            report_error(f"{error.filename}: {reason}" if error.filename else reason)
+        case RecursionError():
+            report_error("a value is nested too deeply to be read or written")
+        case _:
+            text = "".join(traceback.format_exception(error)).rstrip("\n")
+            write_stderr(escaped_lines(hidden(text, limit=TRACEBACK_MAX)))
+    return exit_status(error)
 
 
 def report_error(message: str) -> None:
@@ -526,18 +483,17 @@ def report_error(message: str) -> None:
     write_stderr(f"natsctl: {label} {escaped_lines(hidden(message))}")
 
 
-def explain_usage(error: typer.TyperException) -> str:
-    """Return one line about the error that also names the help of the command."""
+def _usage(error: typer.TyperException) -> str:
+    """Return one line about wrong usage that also names the help of the command."""
     context: Any = getattr(error, "ctx", None)
     hint = "" if context is None else f" (see {context.command_path} --help)"
-    flag = getattr(error, "option_name", None)
+    message, flag = error.format_message(), getattr(error, "option_name", None)
     if flag is not None and hasattr(error, "possibilities"):
         params = [] if context is None else context.command.get_params(context)
         names = [name for param in params for name in param.opts if name.startswith("--")]
         return f"there is no option {flag}{did_you_mean(flag, names)}{hint}"
-    command = re.fullmatch(r"(?s)No such command '(.*)'\.", error.format_message())
-    if command is not None:
+    if command := re.fullmatch(r"(?s)No such command '(.*)'\.", message):
         names = [] if context is None else list(context.command.list_commands(context))
         return f"there is no command {command[1]}{did_you_mean(command[1], names)}{hint}"
-    text = error.format_message().replace("Value error, ", "").rstrip(".")
+    text = message.replace("Value error, ", "").rstrip(".")
     return re.sub(r"(^|: )([A-Z])(?=[a-z])", lambda found: found[0].lower(), text) + hint

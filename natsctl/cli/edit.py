@@ -1,6 +1,7 @@
 """`natsctl edit`: opens an object in the user's editor, and stores the result."""
 
 import asyncio
+import difflib
 import os
 import shlex
 import tempfile
@@ -8,17 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
 import yaml
-from msgspec import UNSET
 
-from natsctl.cli.command import App, Kinds, KindsOf, OneObject, StoreOptions, load_kinds
+from natsctl.cli.command import App, KindsOf, OneObject, StoreOptions, load_kinds
 from natsctl.cli.output import TABLE, OutputOption, yaml_text
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import write_notice
 from natsctl.cli.values import parsed_yaml, replace, value_of_document, with_version
-from natsctl.cli.writing import DryRun, Writing, writing
-from natsctl.core.compare_and_set import Rewritten, rewrite
+from natsctl.cli.writing import DryRun, Writing, check_dry_run, writing
+from natsctl.core.compare_and_set import rewrite
 from natsctl.errors import (
     ConflictError,
     InvalidObjectError,
@@ -29,63 +28,128 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket import Message
 from natsctl.jetstream.store import BucketStore
-from natsctl.model import documents, exact_json
+from natsctl.model import documents
 from natsctl.model.documents import BOOKKEEPING, Document, same
+from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
 from natsctl.operate.buckets import open_bucket
-from natsctl.operate.objects import ENVELOPE, described, is_object, parse_name
+from natsctl.operate.objects import ENVELOPE, Name, described, is_object, parse_name
 from natsctl.telemetry.escaping import escaped
 
 app = App()
 
 
-class Clash(msgspec.Struct, frozen=True):
-    """A field that both sides changed; *theirs* is `UNSET` if the other side removed it."""
+@app.add(
+    "natsctl edit greetings/shop",
+    "natsctl edit greetings shop --controller controllers.greetings:Greetings",
+    "EDITOR='code --wait' natsctl edit greetings shop",
+)
+async def edit(
+    stores: StoreOptions,
+    *,
+    object_: OneObject,
+    controller: KindsOf = None,
+    validate: Checked = Validate.STRICT,
+    dry_run: DryRun = False,
+    output: OutputOption = TABLE,
+) -> None:
+    """Edit an object in an editor.
 
-    path: str
-    theirs: object
-
-    def __str__(self) -> str:
-        removed = self.theirs is UNSET
-        value = "removed" if removed else exact_json.encode(self.theirs).decode()
-        return f"{self.path} is {value}"
-
-
-def merged(base: Document, ours: Document, theirs: Document) -> tuple[Document, list[Clash]]:
-    """Merge *ours* and *theirs*, which are both changes of *base*.
-
-    Mappings are merged field by field, at every level. A list is one value. A field that clashes
-    has our value.
+    The editor is the command in VISUAL or EDITOR, else vi. If the object can't be stored, it opens
+    again with the reason. If other clients change the object in the meantime, it opens again with
+    their changes and yours. An empty or unchanged file changes nothing.
     """
-    clashes: list[Clash] = []
+    check_dry_run(dry_run=dry_run, controller=None, output=output)
+    name = parse_name(object_)
+    async with open_bucket(stores.nats, name.bucket) as source:
+        name = Name(source.name, name.key)
+        base, kinds = await BucketStore(source).get(name.key), load_kinds(controller, source.name)
 
-    def fields(base: Document, ours: Document, theirs: Document, path: str) -> Document:
-        merged: Document = {}
-        for name in dict.fromkeys((*ours, *theirs)):
-            before, our, their = (side.get(name, UNSET) for side in (base, ours, theirs))
-            found = value(before, our, their, f"{path}.{name}" if path else name)
-            if found is not UNSET:
-                merged[name] = found
-        return merged
+    head = (
+        f"{name} at revision {base.revision}.",
+        "Save the file to store the object. An unchanged or empty file changes nothing.",
+    )
+    text, rejected = with_comments(head, yaml_text(visible(base))), ""
+    failure: NatsctlError | None = None
+    with _edited_file(f"natsctl-{name}-".replace("/", "_")) as file:
+        while True:  # until the object is stored, or nothing is corrected
+            typed = await file.edit(text)
+            edited, before = without_comments(typed), visible(base)
+            if typed == text or edited in {"", rejected}:
+                if failure is None:
+                    break
+                file.keep(edited or without_comments(text))
+                raise failure
+            try:
+                document = _edited(edited, before)
+                if same(document, before):
+                    break
+                then = controller if dry_run else None
+                async with writing(
+                    stores, dry_run=dry_run, controller=then, output=output
+                ) as target:
+                    validator = await Validator.of(target.connection, name.bucket, validate)
+                    await _store(target, name, before, document, validator, kinds=kinds)
+            except ChangedError as error:
+                base, failure, rejected = error.current, error, ""
+                old, new = yaml_text(before).splitlines(), yaml_text(visible(base)).splitlines()
+                changes = [*difflib.unified_diff(old, new, lineterm="")][2:]
+                hint = "delete this line to store the object as it is below, with your changes"
+                mine = documents.patch_between(before, document)
+                merged = documents.merge_patch(visible(base), mine)
+                text = with_comments([str(error), *changes, hint], yaml_text(merged))
+            except (UsageError, InvalidObjectError, TooLargeError) as error:
+                failure, rejected = error, edited
+                text = with_comments(str(error).splitlines(), edited)
+            except NatsctlError:
+                file.keep(edited)
+                raise
+            else:
+                return
+    write_notice("nothing was changed")
 
-    def value(base: object, ours: object, theirs: object, path: str) -> object:
-        if same(theirs, ours) or same(theirs, base):
-            return ours
-        if same(ours, base):
-            return theirs
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            return fields(base if isinstance(base, dict) else {}, ours, theirs, path)
-        clashes.append(Clash(path, theirs))
-        return ours
 
-    return fields(base, ours, theirs, ""), clashes
+class ChangedError(ConflictError):
+    """Others have changed the object to *current*, while it was edited."""
+
+    def __init__(self, current: Stored) -> None:
+        super().__init__(f"{current.key} was changed in the meantime: nothing was stored")
+        self.current = current
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """The edited fields of an object, and the stored object as it was before."""
+async def _store(
+    target: Writing,
+    name: Name,
+    before: Document,
+    document: Document,
+    validator: Validator,
+    *,
+    kinds: Sequence[KvKind[object]],
+) -> None:
+    """Store the edited document, unless the fields are no longer those *before*."""
+    new, version = value_of_document(document), None
+    changed = {
+        field: value
+        for field, value in document.items()
+        if field not in before or not same(value, before[field])
+    }
+    if changed.keys() - {"metadata"}:
+        version = validator.check(name.key, changed if is_object(document) else new)
+    validator.check_new(name.key, new)
 
-    base: Stored
-    document: Document
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            raise NotFoundError(f"{name.bucket} has no {name.key} any more: it was deleted")
+        if not same(visible(current), before):
+            raise ChangedError(current)
+        value = replace(current, with_version(current, new, version))
+        for kind in kinds:
+            kind.decode(value)
+        return value
+
+    store = await target.store(name.bucket)
+    rewritten = await rewrite(store, name.key, change, seen=await store.get(name.key))
+    target.report(str(name), target.outcome(rewritten))
 
 
 def visible(stored: Stored) -> Document:
@@ -97,16 +161,6 @@ def visible(stored: Stored) -> Document:
     metadata = documents.without(documents.metadata_of(fields), *BOOKKEEPING)
     other_fields = documents.without(fields, "metadata", "status")
     return {"metadata": metadata, **other_fields} if metadata else other_fields
-
-
-def editor_text(bucket: str, draft: Draft, *notes: str) -> str:
-    """Return the text that the editor shows: the notes as comments, and the draft."""
-    head = (
-        f"{bucket}/{draft.base.key} at revision {draft.base.revision}.",
-        "Save the file to store the object. An unchanged or empty file changes nothing.",
-        *notes,
-    )
-    return with_comments(head, yaml_text(draft.document))
 
 
 def with_comments(comments: Iterable[str], text: str) -> str:
@@ -122,44 +176,34 @@ def without_comments(text: str) -> str:
     return "\n".join(lines)
 
 
-def _edited(text: str) -> Document:
+def _edited(text: str, before: Document) -> Document:
+    """Return the fields in an edited text; raises `UsageError` if others than *before* may be."""
     try:
         document = parsed_yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(f"this is not valid YAML: {error}") from error
     if not isinstance(document, dict):
         raise UsageError("this is not a mapping: an object has fields such as spec")
-    return documents.parse(documents.render(document))
-
-
-def _check_hidden(document: Document, before: Document) -> None:
-    metadata = document.get("metadata")
+    document = documents.parse(documents.render(document))
     names = [name for name in (*ENVELOPE, "status") if name in document]
-    if isinstance(metadata, dict):
-        names += [f"metadata.{name}" for name in BOOKKEEPING if name in metadata]
+    metadata = documents.metadata_of(document)
+    names += [f"metadata.{name}" for name in BOOKKEEPING if name in metadata]
     if names and (is_object(document) or is_object(before)):
         raise UsageError(f"{', '.join(names)} cannot be changed here: leave it out")
-
-
-# ---- the editor
-
-
-def _editor() -> list[str]:
-    for variable in ("VISUAL", "EDITOR"):
-        if text := os.environ.get(variable):
-            try:
-                return shlex.split(text) or ["vi"]
-            except ValueError as error:
-                raise UsageError(
-                    f"{variable} is {text!r}, which is not a command: {error}"
-                ) from error
-    return ["vi"]
+    return document
 
 
 @contextmanager
-def _edited_file(command: Sequence[str], prefix: str) -> Iterator["_EditedFile"]:
-    """Create a temporary file that only this user can read, for the editor *command*."""
-    descriptor, name = tempfile.mkstemp(prefix=f"{prefix.replace('/', '_')}-", suffix=".yaml")
+def _edited_file(prefix: str) -> Iterator["_EditedFile"]:
+    """Create a temporary file that only this user can read, for the user's editor."""
+    command = ["vi"]
+    for variable in ("EDITOR", "VISUAL"):
+        try:
+            command = shlex.split(os.environ.get(variable, "")) or command
+        except ValueError as error:
+            text = os.environ[variable]
+            raise UsageError(f"{variable} is {text!r}, which is not a command: {error}") from error
+    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".yaml")
     os.close(descriptor)
     file = _EditedFile(command, Path(name))
     try:
@@ -197,130 +241,12 @@ class _EditedFile:
                 reason = f"the edited file cannot be read: {error}"
         with suppress(OSError):
             if self.path.read_bytes() != text.encode():
-                self._keep()
+                self.keep()
         raise NatsctlError(reason)
 
-    def keep(self, text: str) -> None:
-        """Write *text* to the file, and keep the file."""
-        self.path.write_text(f"{text}\n", "utf-8")
-        self._keep()
-
-    def _keep(self) -> None:
+    def keep(self, text: str | None = None) -> None:
+        """Keep the file, with *text* in it."""
+        if text is not None:
+            self.path.write_text(f"{text}\n", "utf-8")
         self.kept = True
         write_notice(f"your text is kept in {self.path}")
-
-
-class ClashError(ConflictError):
-    """Another client changed the same fields; *draft* is merged, with our values in them."""
-
-    def __init__(self, draft: Draft, clashes: Sequence[Clash]) -> None:
-        fields = ", ".join(clash.path for clash in clashes)
-        key = draft.base.key
-        super().__init__(f"{key} was changed in the meantime, in {fields}: nothing was stored")
-        self.draft = draft
-        self.notes = (
-            *("other clients have changed these fields:", *(f"  {clash}" for clash in clashes)),
-            "delete this line to store your values below",
-        )
-
-
-@app.add(
-    "natsctl edit greetings/shop",
-    "natsctl edit greetings shop --controller controllers.greetings:Greetings",
-    "EDITOR='code --wait' natsctl edit greetings shop",
-)
-async def edit(  # noqa: C901 - the loop of one editor
-    stores: StoreOptions,
-    *,
-    object_: OneObject,
-    controller: KindsOf = None,
-    validate: Checked = Validate.STRICT,
-    dry_run: DryRun = False,
-    output: OutputOption = TABLE,
-) -> None:
-    """Edit an object in an editor.
-
-    The editor is the command in VISUAL or EDITOR, else vi. If the object can't be stored, it opens
-    again with the reason. Changes that other clients make in the meantime are merged; a field that
-    they changed too is listed. An empty or unchanged file changes nothing.
-    """
-    if output != TABLE and not dry_run:
-        raise UsageError("--output is the format of a dry run: it needs --dry-run")
-    name = parse_name(object_)
-    async with open_bucket(stores.nats, name.bucket) as source:
-        bucket, kinds = source.name, load_kinds(controller, source.name)
-        base = await BucketStore(source).get(name.key)
-
-    # the editor opens until the object is stored, or until nothing is corrected
-    draft, rejected = Draft(base, visible(base)), ""
-    text, unchanged = editor_text(bucket, draft), True
-    last_error: NatsctlError | None = None
-    with _edited_file(_editor(), f"natsctl-{bucket}-{name.key}") as file:
-        while True:
-            edited = await file.edit(text)
-            try:
-                if edited == text or without_comments(edited) in {"", rejected}:
-                    if last_error is None:
-                        break
-                    file.keep(without_comments(edited) or without_comments(text))
-                    raise last_error
-                document, before = _edited(edited), visible(draft.base)
-                if same(document, before):
-                    break
-                _check_hidden(document, before)
-                new, then = Draft(draft.base, document), controller if dry_run else None
-                async with writing(
-                    stores, dry_run=dry_run, controller=then, output=output
-                ) as target:
-                    rewritten = await _store(new, bucket, kinds, validate, target)
-                unchanged = rewritten.base is None
-                break
-            except ClashError as error:
-                if error is last_error:
-                    raise
-                draft, last_error, rejected = error.draft, error, ""
-                text = editor_text(bucket, draft, *error.notes)
-            except (UsageError, InvalidObjectError, TooLargeError) as error:
-                if error is last_error:
-                    raise
-                last_error, rejected = error, without_comments(edited)
-                text = with_comments(str(error).splitlines(), rejected)
-            except NatsctlError:
-                file.keep(without_comments(edited))
-                raise
-    if unchanged:
-        write_notice("nothing was changed")
-
-
-async def _store(
-    draft: Draft, bucket: str, kinds: Kinds, validate: Validate, target: Writing
-) -> Rewritten:
-    """Merge the draft into the stored object, and store it; raises `ClashError`."""
-    key, before = draft.base.key, visible(draft.base)
-    new, version = value_of_document(draft.document), None
-    changed = {
-        field: value
-        for field, value in draft.document.items()
-        if field not in before or not same(value, before[field])
-    }
-
-    def change(current: Stored | None) -> bytes:
-        if current is None:
-            raise NotFoundError(f"{bucket} has no {key} any more: it was deleted in the meantime")
-        document, clashes = merged(before, draft.document, visible(current))
-        if clashes:
-            raise ClashError(Draft(current, document), clashes)
-        value = replace(current, with_version(current, value_of_document(document), version))
-        for kind in kinds:
-            kind.decode(value)
-        return value
-
-    validator = await Validator.of(target.connection, bucket, validate)
-    if changed.keys() - {"metadata"}:
-        version = validator.check(key, changed if is_object(draft.document) else new)
-    validator.check_new(key, new)
-    store = await target.store(bucket)
-    rewritten = await rewrite(store, key, change, seen=await store.get(key))
-    if rewritten.base is not None:
-        target.report(f"{bucket}/{key}", target.outcome(rewritten))
-    return rewritten

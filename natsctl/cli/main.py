@@ -3,7 +3,6 @@
 import importlib
 import logging
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command, get_group
+from typer.main import get_command, get_command_from_info
 
 from natsctl.cli.terminal import OutputError, discard_output, flush, write_notice
 from natsctl.daemon.settings.did_you_mean import did_you_mean
@@ -89,8 +88,7 @@ FORMER = {
 """The words that stand for a command of version 0.2, which a notice names; or, after a colon, what
 to use for a command that is gone, or is of kubectl or nats."""
 
-_TYPE = re.compile(r" <[^>]*>$")
-
+EXIT_PIPE = 141  # as shells report SIGPIPE: the reader of the output closed the pipe
 SLOW_FREE = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
 
@@ -116,11 +114,10 @@ class _Commands(TyperGroup):
         for name, (_, panel, summary) in COMMANDS.items():
             panels.setdefault(panel, []).append((name, summary))
         records = (param.get_help_record(ctx) for param in self.get_params(ctx))
-        panels["Options"] = [(_TYPE.sub("", record[0]), record[1]) for record in records if record]
+        panels["Options"] = [(one[0].partition(" <")[0], one[1]) for one in records if one]
         width = formatter.width
         for title, rows in panels.items():
-            names = COMMANDS if title != "Options" else [name for name, _ in rows]
-            column = max(map(len, names))
+            column = max(len(name) for name in (COMMANDS if title != "Options" else dict(rows)))
             formatter.write(f"╭─ {title} {'─' * (width - len(title) - 5)}╮\n")
             for name, text in rows:
                 for number, part in enumerate(textwrap.wrap(text, width - column - 6)):
@@ -129,17 +126,19 @@ class _Commands(TyperGroup):
             formatter.write(f"╰{'─' * (width - 2)}╯\n")
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        module, _, summary = COMMANDS.get(cmd_name, ("", "", ""))
-        if summary and self._names_only:
+        if cmd_name not in COMMANDS:
+            if cmd_name.startswith("-") or ctx.resilient_parsing:
+                return None
+            hint = FORMER.get(cmd_name) or did_you_mean(cmd_name, COMMANDS)
+            raise UsageError(f"there is no command {cmd_name!r}{hint}")
+        module, _, summary = COMMANDS[cmd_name]
+        if self._names_only:
             return TyperCommand(cmd_name, help=summary)
-        if module:
-            loaded = importlib.import_module(f"natsctl.cli.{module}").app
-            group = get_group(loaded)
-            return get_command(loaded) if cmd_name in GROUPS else group.commands[cmd_name]
-        if summary or cmd_name.startswith("-") or ctx.resilient_parsing:
-            return super().get_command(ctx, cmd_name)
-        hint = FORMER.get(cmd_name) or did_you_mean(cmd_name, COMMANDS)
-        raise UsageError(f"there is no command {cmd_name!r}{hint}")
+        loaded = importlib.import_module(f"natsctl.cli.{module}").app
+        if cmd_name in GROUPS:
+            return get_command(loaded)
+        info = next(one for one in loaded.registered_commands if one.name == cmd_name)
+        return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
 
 
 app = typer.Typer(
@@ -182,13 +181,19 @@ def run(args: Sequence[str]) -> int:
     handler.setFormatter(HidingFormatter("natsctl: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
-        status = _run(list(args))
+        words = _words(list(args))
+        status = get_command(app).main(words, prog_name="natsctl", standalone_mode=False) or 0
         flush()
     except typer.Abort:
         return 1
     except BrokenPipeError:
         discard_output()
-        return 141  # as shells report SIGPIPE
+        return EXIT_PIPE
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer turned it into status 1
+            discard_output()
+            return EXIT_PIPE
+        raise
     except Exception as error:  # noqa: BLE001 - `report` distinguishes the errors
         from natsctl.cli.command import report  # noqa: PLC0415 - not for the help
 
@@ -197,62 +202,55 @@ def run(args: Sequence[str]) -> int:
         return report(error)
     if status == 130:  # noqa: PLR2004 - as shells report SIGINT
         write_notice("natsctl: interrupted")
-    return status
+    return int(status)
 
 
-def _run(args: list[str]) -> int:
+def _words(args: list[str]) -> list[str]:
+    """Return the arguments as they are parsed: a command, and then its words and options.
+
+    The options of every command go behind its name, the words of version 0.2 are those of today
+    with a notice that names them, and what has nothing to do shows its help.
+    """
     for number, argument in enumerate(args, 1):
         try:
             argument.encode()
         except UnicodeEncodeError:
             message = f"argument {number} is not UTF-8; a value of other bytes can be in a file"
             raise UsageError(message) from None
-    words = _renamed(_with_options_behind(args))
-    if not words or (len(words) == 1 and words[0] in (*GROUPS, "options")):
-        words = [*words, "--help"]
-    try:
-        return get_command(app).main(words, prog_name="natsctl", standalone_mode=False) or 0
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # typer turned it into status 1
-            raise end.__context__ from None
-        raise
-
-
-def _with_options_behind(args: list[str]) -> list[str]:
-    """Return the arguments with the options of every command behind its name."""
-    if not args or not args[0].startswith("-") or args[0] in SLOW_FREE:
-        return args
-    from natsctl.cli.command import global_flags  # noqa: PLC0415 - not for the help
-
-    flags, leading, rest = global_flags(), list[str](), args
-    while rest and rest[0].startswith("-"):
-        flag, equals, _ = rest[0].partition("=")
-        short = rest[0][:2] if rest[0][:2] in flags and rest[0][1:2] != "-" else flag
-        if short not in flags:
-            return args  # the group reports it
-        takes_next = flags[short] and not equals and rest[0] == short
-        leading += rest[: 1 + takes_next]
-        rest = rest[1 + takes_next :]
-    if not rest or "--help" in rest[:1] or "-h" in rest[:1]:
-        return rest
-    command = 1 + (rest[0] in GROUPS and len(rest) > 1)
-    return [*rest[:command], *leading, *rest[command:]]
-
-
-def _renamed(words: list[str]) -> list[str]:
-    """Return the words of today for those of version 0.2, with a notice that names them."""
+    words = args
+    if args and args[0].startswith("-") and args[0] not in SLOW_FREE:
+        words = _with_options_behind(args)
     if words[:1] == ["help"]:
-        return [*words[1:], "--help"]
+        words = [*words[1:], "--help"]
     for size in (1, 2):
         former = " ".join(words[:size])
         new = FORMER.get(former, ":")
         if not new.startswith(":"):
-            if not {"--help", "-h"} & set(words):
-                write_notice(
-                    f"natsctl {former} is now natsctl {new}, and goes with the next version"
-                )
-            return [*new.split(), *words[size:]]
+            if not {"--help", "-h"} & {*words}:
+                moved = f"natsctl {former} is now natsctl {new}, and goes with the next version"
+                write_notice(moved)
+            words = [*new.split(), *words[size:]]
+            break
+    if not words or (len(words) == 1 and words[0] in (*GROUPS, "options")):
+        return [*words, "--help"]
     return words
+
+
+def _with_options_behind(args: list[str]) -> list[str]:
+    from natsctl.cli.command import GLOBAL_FLAGS  # noqa: PLC0415 - not for the help
+
+    leading, rest = list[str](), args
+    while rest and rest[0].startswith("-"):
+        flag, equals, _ = rest[0].partition("=")
+        short = rest[0][:2] if rest[0][:2] in GLOBAL_FLAGS and rest[0][1:2] != "-" else flag
+        if short not in GLOBAL_FLAGS:
+            return args  # the group reports it
+        taken = 1 + (GLOBAL_FLAGS[short] and not equals and rest[0] == short)
+        leading, rest = [*leading, *rest[:taken]], rest[taken:]
+    if not rest or rest[0] in {"--help", "-h"}:
+        return rest
+    command = 1 + (rest[0] in GROUPS and len(rest) > 1)
+    return [*rest[:command], *leading, *rest[command:]]
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from natsctl.managed.links import permit_adoption, resolve
 from natsctl.model.objects import Object
 from natsctl.operate.buckets import open_bucket
 from natsctl.operate.links import forget_link, link_states
-from natsctl.operate.objects import NONE, Name, age, parse_name
+from natsctl.operate.objects import NONE, age, parse_name
 
 app = App(help="Repair what nobody should have to, once a year.")
 external = App(help="Show the links to external resources, and resolve unknown results.")
@@ -67,26 +67,15 @@ async def list_(
     write_result(states, output, names=keys, table=table)
 
 
-def _named(words: list[str], bucket: str | None) -> Name:
-    """Return the object; until version 0.2 it was a key and --bucket."""
-    return parse_name([bucket, *words] if bucket is not None and "/" not in words[0] else words)
-
-
 @external.add(
     "natsctl repair external resolve disks/data --created --name vol-0a1b2c",
     "natsctl repair external resolve disks data --not-created",
     called="resolve",
     created="--created/--not-created | Whether the resource exists in the outside system",
     name="NAME | Name in the outside system",
-    bucket="",
 )
 async def resolve_(
-    options: NatsOptions,
-    *,
-    object_: OneObject,
-    created: bool | None = None,
-    name: str = "",
-    bucket: str | None = None,
+    options: NatsOptions, *, object_: OneObject, created: bool | None = None, name: str = ""
 ) -> None:
     """Resolve whether an object's external resource was created.
 
@@ -97,33 +86,33 @@ async def resolve_(
         raise UsageError("check whether the resource exists, then give --created or --not-created")
     if name and not created:
         raise UsageError("--name needs --created")
-    named = _named(object_, bucket)
+    named = parse_name(object_)
     async with open_bucket(options, named.bucket) as source:
         await resolve(BucketStore(source, Object), named.key, created=created, external_name=name)
     write_line(f"{source.name}/{named.key} resolved: {'created' if created else 'not created'}")
 
 
-@external.add("natsctl repair external adopt disks/data", bucket="")
-async def adopt(options: NatsOptions, *, object_: OneObject, bucket: str | None = None) -> None:
+@external.add("natsctl repair external adopt disks/data")
+async def adopt(options: NatsOptions, *, object_: OneObject) -> None:
     """Let an object take over an external resource that natsctl didn't create.
 
     From then on the controller changes the resource as the object says, and deletes it with the
     object. The command sets the annotation natsctl.io/adopt, so the object says so by itself.
     """
-    named = _named(object_, bucket)
+    named = parse_name(object_)
     async with open_bucket(options, named.bucket) as source:
         await permit_adoption(BucketStore(source, Object), named.key)
     write_line(f"{source.name}/{named.key} adopts its external resource")
 
 
-@external.add("natsctl repair external forget disks/data", bucket="")
-async def forget(options: NatsOptions, *, object_: OneObject, bucket: str | None = None) -> None:
+@external.add("natsctl repair external forget disks/data")
+async def forget(options: NatsOptions, *, object_: OneObject) -> None:
     """Forget the link from an object to its external resource.
 
     The external resource stays, and no object manages it. If the object exists, the next
     reconciliation creates another resource for it.
     """
-    named = _named(object_, bucket)
+    named = parse_name(object_)
     async with connect(options) as connection:
         await forget_link(connection, named)
     write_line(f"{named} forgotten")

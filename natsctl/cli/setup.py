@@ -250,8 +250,8 @@ def hook_schema(*, part: Literal["request", "answer"] | None = None) -> None:
     write_json(schemas if part is None else schemas[part])
 
 
-@app.add("natsctl -s hub:4222 status", sections=ALL, expanded=True, hooks=True)
-def options(*, controller: ControllerClasses) -> None:
+@app.add("natsctl -s hub:4222 status", sections=ALL, expanded=True, hooks=True, controller="")
+def options(*, controller: list[str]) -> None:
     """Show the options of every command, such as the connection.
 
     Those of the connection, of Kubernetes and --config stand before or after any command. The

@@ -2,9 +2,9 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
@@ -41,14 +41,7 @@ from natsctl.cli.output import (
 )
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import confirm, write_line, write_notice
-from natsctl.cli.values import (
-    NewValue,
-    keep_reserved,
-    read_bytes,
-    replace,
-    with_version,
-    write_ignored,
-)
+from natsctl.cli.values import NewValue, with_version, write_ignored
 from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.errors import (
@@ -72,7 +65,7 @@ from natsctl.model import documents
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
 from natsctl.model.plans import Action, Plan
-from natsctl.model.schemas.kind_schema import PublishedKind
+from natsctl.model.schemas.kind_schema import KindSchema, PublishedKind
 from natsctl.model.selectors import Selector
 from natsctl.model.store import DRY_RUN, Store, Stored
 from natsctl.operate.buckets import (
@@ -123,39 +116,57 @@ class Writing(msgspec.Struct, frozen=True):
         self, bucket: str, value_type: type = bytes, *, create: bool | None = None
     ) -> Store:
         """Return the store of a bucket; raises `StoreMissingError` unless *create*."""
-        plan = self.plan
+        plan, opened = self.plan, None
         creates = create if plan is None or create is None else False
         try:
             opened = await existing_bucket(self.connection, bucket, create=creates)
         except StoreMissingError:
             if plan is None or not create:
                 raise
-            return plan.nats.over(await self._kind(bucket, value_type), None)
         if plan is None:
-            return BucketStore(opened, value_type)
-        kind = await self._kind(opened.name, value_type)
-        return plan.nats.over(kind, BucketStore(opened, value_type, guard=DRY_RUN))
+            return BucketStore(cast("Bucket", opened), value_type)
+        name = bucket if opened is None else opened.name
+        schemas: list[KindSchema] = []
+        with suppress(StoreError):  # validation has reported it
+            schemas = await published_schemas(self.connection, name)
+        one = len(schemas) == 1
+        kind: KvKind[object] = (
+            PublishedKind(schemas[0], value_type) if one else KvKind(value_type, bucket=name)
+        )
+        planned = None if opened is None else BucketStore(opened, value_type, guard=DRY_RUN)
+        return plan.nats.over(kind, planned)
 
-    async def _kind(self, bucket: str, value_type: type) -> KvKind[object]:
-        """Return the kind that the bucket's published schema names, if there is exactly one."""
-        try:
-            schemas = await published_schemas(self.connection, bucket)
-        except StoreError:  # validation has reported it
-            schemas = []
-        if len(schemas) == 1:
-            return PublishedKind(schemas[0], value_type)
-        return KvKind(value_type, bucket=bucket)
+    async def write(
+        self,
+        store: Store,
+        name: str,
+        combine: Callable[[Stored | None], bytes],
+        *,
+        seen: Stored | None,
+        new: NewValue = b"",
+    ) -> Rewritten:
+        """Store what *combine* makes of the current object, and report it, if it is new.
+
+        What *new* has of status and bookkeeping isn't stored, and a notice says so.
+        """
+        before = seen
+
+        def change(current: Stored | None) -> bytes:
+            nonlocal before
+            before = current
+            return combine(current)
+
+        rewritten = await rewrite(store, name.partition("/")[2], change, seen=seen)
+        self.report(name, self.outcome(rewritten))
+        write_ignored(name, before, new)
+        return rewritten
 
     def outcome(self, rewritten: Rewritten) -> str:
         """Return the result of a write as a phrase."""
         if rewritten.base is None:
             return f"unchanged at revision {rewritten.stored.revision}"
-        done = "configured" if rewritten.base else "created"
-        return (
-            f"{done} at revision {rewritten.stored.revision}"
-            if self.plan is None
-            else f"{done}{self.note}"
-        )
+        at = f" at revision {rewritten.stored.revision}" if self.plan is None else self.note
+        return f"{'configured' if rewritten.base else 'created'}{at}"
 
     def report(self, name: str, result: str) -> None:
         """Report the result of a write, with the change if it is not stored.
@@ -180,15 +191,20 @@ def _name(action: Action) -> str:
     return f"{action.kind.rpartition('.')[2]}/{action.key}"
 
 
+def check_dry_run(*, dry_run: bool, controller: str | None, output: str) -> None:
+    """Raise `UsageError` if an option of a dry run is given without one."""
+    if output != TABLE and not dry_run:
+        raise UsageError("--output is the format of a dry run: it needs --dry-run")
+    if controller is not None and not dry_run:
+        raise UsageError("--controller shows what follows a change: it needs --dry-run")
+
+
 @asynccontextmanager
 async def writing(
     stores: StoreOptions, *, dry_run: bool, controller: str | None = None, output: str = TABLE
 ) -> AsyncIterator[Writing]:
     """Connect, and yield the writes; the end of a dry run shows them, and what follows."""
-    if output != TABLE and not dry_run:
-        raise UsageError("--output is the format of a dry run: it needs --dry-run")
-    if controller is not None and not dry_run:
-        raise UsageError("--controller shows what follows a change: it needs --dry-run")
+    check_dry_run(dry_run=dry_run, controller=controller, output=output)
     async with connect(stores.nats) as nats:
         if not dry_run:
             yield Writing(nats.connection, output)
@@ -238,7 +254,7 @@ _OF_ONE_OBJECT = (
 """Errors that don't keep a command from writing its other objects."""
 
 
-async def _tried(name: str, work: Awaitable[None]) -> int:
+async def _tried(name: str, work: Awaitable[object]) -> int:
     try:
         await work
     except NatsctlError as error:
@@ -247,27 +263,6 @@ async def _tried(name: str, work: Awaitable[None]) -> int:
         report_error(f"{name}: {error}" if name else str(error))
         return exit_status(error)
     return 0
-
-
-async def _write(
-    target: Writing,
-    store: Store,
-    name: str,
-    new: NewValue,
-    combine: Callable[[Stored | None], bytes],
-    *,
-    seen: Stored | None,
-) -> None:
-    before = seen
-
-    def change(current: Stored | None) -> bytes:
-        nonlocal before
-        before = current
-        return combine(current)
-
-    rewritten = await rewrite(store, name.partition("/")[2], change, seen=seen)
-    target.report(name, target.outcome(rewritten))
-    write_ignored(name, before, new)
 
 
 @app.add(
@@ -314,18 +309,9 @@ async def put(
         given, file = [], file or "-"
     if bool(given) == (file is not None):
         raise UsageError("give one of VALUE, -f FILE and - for standard input")
-    data = given[0].encode() if file is None else read_bytes(file)
+    data = given[0].encode() if file is None else values.read_bytes(file)
     new = data if raw else values.parse_value(data, file=file or "")
     key, version = name.key, None
-
-    def combine(current: Stored | None) -> bytes:
-        at = revision if current is None else current.revision
-        if revision not in (None, at):
-            raise ConflictError(f"{key} is at revision {at}, not at {revision}")
-        if raw:
-            return data
-        desired = with_version(current, new, version)
-        return values.replace(current, keep_reserved(None if drop_reserved else current, desired))
 
     async with writing(stores, dry_run=dry_run, controller=controller, output=output) as target:
         store = await target.store(name.bucket, create=create_bucket)
@@ -334,14 +320,22 @@ async def put(
             validator = await Validator.of(target.connection, bucket, validate)
             version = validator.check(key, new)
             validator.check_new(key, new)
-        if create:
-            rewritten = Rewritten(await store.create(key, combine(None)), 0)
-            target.report(f"{bucket}/{key}", target.outcome(rewritten))
-            write_ignored(f"{bucket}/{key}", None, b"" if raw else new)
-            return
+
+        def combine(current: Stored | None) -> bytes:
+            if create and current is not None:
+                raise ConflictError(f"{key} exists in {bucket}")
+            at = revision if current is None else current.revision
+            if revision not in (None, at):
+                raise ConflictError(f"{key} is at revision {at}, not at {revision}")
+            if raw:
+                return data
+            desired = with_version(current, new, version)
+            reserved = None if drop_reserved else current
+            return values.replace(current, values.keep_reserved(reserved, desired))
+
         seen = await (store.get(key) if revision else read(store, key))
         told = b"" if raw else new
-        await _write(target, store, f"{bucket}/{key}", told, combine, seen=seen)
+        await target.write(store, f"{bucket}/{key}", combine, seen=seen, new=told)
 
 
 @app.add(
@@ -380,27 +374,20 @@ async def apply(
                 report_error(f"{document}: {error}")
                 statuses.append(exit_status(error))
         exit_with(statuses)
+
+        async def apply_one(document: values.KeyDocument, version: int | None) -> None:
+            def combine(current: Stored | None) -> bytes:
+                if current is None:
+                    checks[document.bucket].check_new(document.key, document.new)
+                return values.apply(current, with_version(current, document.new, version))
+
+            store = opened[document.bucket]
+            seen = await read(store, document.key)
+            await target.write(store, str(document), combine, seen=seen, new=document.new)
+
         for document, version in zip(read_in, versions, strict=True):
-            store, check = opened[document.bucket], checks[document.bucket]
-            work = _apply(target, store, document, check, version)
-            statuses.append(await _tried(str(document), work))
+            statuses.append(await _tried(str(document), apply_one(document, version)))
         exit_with(statuses)
-
-
-async def _apply(
-    target: Writing,
-    store: Store,
-    document: values.KeyDocument,
-    validator: Validator,
-    version: int | None,
-) -> None:
-    def combine(current: Stored | None) -> bytes:
-        if current is None:
-            validator.check_new(document.key, document.new)
-        return values.apply(current, with_version(current, document.new, version))
-
-    seen = await read(store, document.key)
-    await _write(target, store, str(document), document.new, combine, seen=seen)
 
 
 @app.add(
@@ -435,6 +422,15 @@ async def delete(
     waits = not dry_run and (wait or wait_timeout is not None)
     statuses: list[int] = []
     async with writing(stores, dry_run=dry_run, controller=controller, output=output) as target:
+
+        async def delete_one(bucket: Bucket, key: str) -> None:
+            document = object_in((await BucketStore(bucket).find(key)).value)
+            store = await target.store(bucket.name, bytes if document is None else Object)
+            marked = (await delete_object(store, key)).stored is not None
+            finalizers = ", ".join(documents.finalizers_of(document or {}))
+            held = f"marked deleted{target.note}, held by {finalizers}"
+            target.report(f"{bucket.name}/{key}", held if marked else f"deleted{target.note}")
+
         deleted: list[tuple[Bucket, set[str]]] = []
         for source, keys in await selection.open(target.connection):
             if not keys:
@@ -442,7 +438,7 @@ async def delete(
                 return write_notice(nothing.format(source.name))
             if all_:
                 confirm(f"Delete all {len(keys)} keys of {source.name}?", yes=yes or dry_run)
-            results = {key: await _tried("", _delete(target, source, key)) for key in keys}
+            results = {key: await _tried("", delete_one(source, key)) for key in keys}
             statuses += results.values()
             deleted.append((source, {key for key, status in results.items() if not status}))
         for source, left in deleted if waits else ():
@@ -455,16 +451,6 @@ async def delete(
                     "natsctl get -o wide shows the finalizers"
                 ) from None
         return exit_with(statuses)
-
-
-async def _delete(target: Writing, bucket: Bucket, key: str) -> None:
-    message = await BucketStore(bucket).find(key)
-    document = object_in(message.value)
-    store = await target.store(bucket.name, bytes if document is None else Object)
-    marked = (await delete_object(store, key)).stored is not None
-    finalizers = ", ".join(documents.finalizers_of(document or {}))
-    held = f"marked deleted{target.note}, held by {finalizers}"
-    target.report(f"{bucket.name}/{key}", held if marked else f"deleted{target.note}")
 
 
 # ---- differences, with the exit codes of kubectl
@@ -492,8 +478,8 @@ async def diff(options: NatsOptions, *, file: Files) -> None:
                 if current is None or value != current.value:
                     different = True
                     before, after = (
-                        None if stored is None else _shown(bucket.name, document.key, stored)
-                        for stored in (None if current is None else current.value, value)
+                        stored and _shown(bucket.name, document.key, stored)
+                        for stored in (current and current.value, value)
                     )
                     write_unified(f"{bucket.name}/{document.key}", before, after)
     except NatsctlError as error:
@@ -517,8 +503,10 @@ def _shown(bucket: str, key: str, value: bytes) -> dict[str, object]:
 _CHANGE = re.compile(r"[^=]+=.*|[^=]+-", re.DOTALL)
 
 
-def _add_metadata_command(name: str, field: str, *examples: str) -> None:
-    async def change(
+def _add_metadata_command(  # noqa: C901 - one straight line
+    name: str, field: str, verb: str, *examples: str
+) -> None:
+    async def change(  # noqa: C901 - likewise
         stores: StoreOptions,
         *,
         words: list[str],
@@ -526,7 +514,56 @@ def _add_metadata_command(name: str, field: str, *examples: str) -> None:
         overwrite: bool = False,
         dry_run: DryRun = False,
     ) -> None:
-        await _change_metadata(stores, words, selector, field, overwrite=overwrite, dry_run=dry_run)
+        numbered = (number for number, word in enumerate(words) if _CHANGE.fullmatch(word))
+        first = next(numbered, None)
+        if first is None:
+            raise UsageError("nothing is to be changed: give NAME=TEXT, or NAME- to remove one")
+        changes: dict[str, str | None] = {}
+        for word in words[first:]:
+            one, equals, rest = word.partition("=")
+            if not equals and not word.endswith("-"):
+                raise UsageError(f"{word!r} is neither NAME=TEXT nor NAME-: objects come first")
+            changes[one if equals else word[:-1]] = rest if equals else None
+        if field == "labels":
+            Selector.of({one: text or "" for one, text in changes.items()})  # raises for no label
+        selection = Selection.of(words[:first], selector, otherwise="; or --selector")
+        removed = field == "labels" and not any(text is not None for text in changes.values())
+        done = f"un{verb}" if removed else verb  # kubectl has no word for a removed annotation
+
+        async def change_one(target: Writing, name: Name) -> None:
+            def combine(current: Stored | None) -> bytes:
+                if current is None:
+                    raise NotFoundError(f"{name.bucket} has no {name.key}")
+                document = object_in(current.value)
+                if document is None:
+                    raise UsageError(f"{name} has no metadata: it isn't an object")
+                present: Any = documents.metadata_of(document).get(field) or {}
+                for one, text in changes.items():
+                    if one in present and text not in (None, present[one]) and not overwrite:
+                        raise NatsctlError(
+                            f"{one!r} already has a value ({present[one]}), and --overwrite is not "
+                            "given"
+                        )
+                wanted = {
+                    one: text for one, text in changes.items() if text is not None or one in present
+                }
+                return values.apply(current, {"metadata": {field: wanted}})
+
+            store = await target.store(name.bucket)
+            seen = await read(store, name.key)
+            rewritten = await rewrite(store, name.key, combine, seen=seen)
+            unchanged = rewritten.base is None
+            target.report(str(name), f"not {verb}" if unchanged else f"{done}{target.note}")
+
+        async with writing(stores, dry_run=dry_run) as target:
+            statuses: list[int] = []
+            for source, keys in await selection.open(target.connection):
+                if not keys:
+                    return write_notice(f"nothing in bucket {source.name} matches")
+                for key in keys:
+                    name = Name(source.name, key)
+                    statuses.append(await _tried(str(name), change_one(target, name)))
+            return exit_with(statuses)
 
     change.__doc__ = f"Set or remove {field} of objects."
     app.add(
@@ -539,97 +576,29 @@ def _add_metadata_command(name: str, field: str, *examples: str) -> None:
 
 
 _add_metadata_command(
-    *("label", "labels", "natsctl label sites/a tier=edge"),
+    *("label", "labels", "labeled", "natsctl label sites/a tier=edge"),
     "natsctl label sites -l tier=edge region=eu tier-",
     "natsctl label sites a tier=core --overwrite --dry-run",
 )
 _add_metadata_command(
-    *("annotate", "annotations", "natsctl annotate sites/a owner=ann"),
+    *("annotate", "annotations", "annotated", "natsctl annotate sites/a owner=ann"),
     "natsctl annotate sites a owner-",
 )
-
-
-async def _change_metadata(
-    stores: StoreOptions,
-    words: Sequence[str],
-    selector: str,
-    field: str,
-    *,
-    overwrite: bool,
-    dry_run: bool,
-) -> None:
-    first = next((number for number, word in enumerate(words) if _CHANGE.fullmatch(word)), None)
-    if first is None:
-        raise UsageError("nothing is to be changed: give NAME=TEXT, or NAME- to remove one")
-    changes: dict[str, str | None] = {}
-    for word in words[first:]:
-        one, equals, rest = word.partition("=")
-        if not equals and not word.endswith("-"):
-            raise UsageError(f"{word!r} is neither NAME=TEXT nor NAME-: objects come first")
-        changes[one if equals else word[:-1]] = rest if equals else None
-    if field == "labels":
-        Selector.of({one: text or "" for one, text in changes.items()})  # raises for no label
-    selection = Selection.of(words[:first], selector, otherwise="; or --selector")
-    verb = "labeled" if field == "labels" else "annotated"
-    added = field != "labels" or any(text is not None for text in changes.values())
-    done = verb if added else f"un{verb}"  # kubectl has no word for a removed annotation
-
-    async def change_one(target: Writing, name: Name) -> None:
-        def change(current: Stored | None) -> bytes:
-            return _changed(current, name, field, changes, overwrite=overwrite)
-
-        store = await target.store(name.bucket)
-        rewritten = await rewrite(store, name.key, change, seen=await read(store, name.key))
-        outcome = f"not {verb}" if rewritten.base is None else f"{done}{target.note}"
-        target.report(str(name), outcome)
-
-    async with writing(stores, dry_run=dry_run) as target:
-        statuses: list[int] = []
-        for source, keys in await selection.open(target.connection):
-            if not keys:
-                return write_notice(f"nothing in bucket {source.name} matches")
-            for key in keys:
-                name = Name(source.name, key)
-                statuses.append(await _tried(str(name), change_one(target, name)))
-        return exit_with(statuses)
-
-
-def _changed(
-    current: Stored | None,
-    name: Name,
-    field: str,
-    changes: Mapping[str, str | None],
-    *,
-    overwrite: bool,
-) -> bytes:
-    if current is None:
-        raise NotFoundError(f"{name.bucket} has no {name.key}")
-    document = object_in(current.value)
-    if document is None:
-        raise UsageError(f"{name} has no metadata: it isn't an object")
-    present: Any = documents.metadata_of(document).get(field) or {}
-    for one, text in changes.items():
-        if one in present and text not in (None, present[one]) and not overwrite:
-            raise NatsctlError(
-                f"{one!r} already has a value ({present[one]}), and --overwrite is not given"
-            )
-    wanted = {one: text for one, text in changes.items() if text is not None or one in present}
-    return values.apply(current, {"metadata": {field: wanted}})
 
 
 # ---- earlier revisions
 
 
 @app.add(
-    "natsctl rollback greetings/shop --to 3 --dry-run",
+    "natsctl rollback greetings/shop --dry-run",
     "natsctl rollback greetings shop --to 3 -c controllers.greetings:Greetings",
-    to="REVISION>=1 | Revision to restore",
+    to="REVISION>=1 | Revision to restore; else the one before",
 )
 async def rollback(
     stores: StoreOptions,
     *,
     object_: OneObject,
-    to: int,
+    to: int | None = None,
     controller: KindsOf = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -644,40 +613,57 @@ async def rollback(
         bucket = await existing_bucket(target.connection, name.bucket)
         key, shown = name.key, f"{bucket.name}/{name.key}"
         messages = await BucketStore(bucket).messages(key)
-        message = message_at(bucket.name, messages, key, to)
-        if message.marker:
-            raise UsageError(
-                f"revision {to} of {shown} is a deletion, which cannot be restored: use natsctl "
-                f"delete {shown}"
-            )
+        kinds = load_kinds(controller, bucket.name)
+        known = (
+            [message_at(bucket.name, messages, key, to or 0)] if to or not messages else messages
+        )
         newest = messages[-1]
         current = None if newest.marker else Stored(key, newest.revision, newest.value)
-        kinds = load_kinds(controller, bucket.name)
-        try:
-            value = _restored(current, message)
-            for kind in kinds:
-                kind.decode(value)
-        except (InvalidObjectError, UsageError) as error:
-            raise UsageError(f"revision {to} of {shown} is not a valid object: {error}") from error
+        for message in reversed(known):
+            try:
+                value = _restored(shown, current, message, kinds)
+                break
+            except UsageError:  # it's deleted, invalid, or as the object is now
+                if to is not None:
+                    raise
+        else:
+            raise NotFoundError(f"{shown} has no other revision that can be restored")
         store = await target.store(bucket.name)
         if current is None:
             rewritten = Rewritten(await store.create(key, value), 0)
-        elif desires_the_same(value, current.value):
-            raise UsageError(
-                f"revision {to} has the desired state that {shown} has now, at revision "
-                f"{current.revision}: there is nothing to restore"
-            )
         else:
             stored = await store.update(key, value, revision=current.revision)
             rewritten = Rewritten(stored, current.revision)
-        target.report(shown, f"{target.outcome(rewritten)}, as it was at revision {to}")
+        target.report(
+            shown, f"{target.outcome(rewritten)}, as it was at revision {message.revision}"
+        )
 
 
-def _restored(current: Stored | None, message: Message) -> bytes:
+def _restored(
+    name: str, current: Stored | None, message: Message, kinds: Sequence[KvKind[object]]
+) -> bytes:
+    """Return the value that restores a revision; raises `UsageError` if there is none."""
+    revision = message.revision
+    if message.marker:
+        raise UsageError(
+            f"revision {revision} of {name} is a deletion, which cannot be restored: use natsctl "
+            f"delete {name}"
+        )
     before = None if current is None else object_in(current.value)
-    document = object_in(message.value)
-    if document is not None:
-        return replace(current, restored_document(document, before))
-    if before is not None:
-        raise UsageError("it is not JSON with a spec or metadata")
-    return replace(current, message.value)
+    earlier = object_in(message.value)
+    invalid = f"revision {revision} of {name} is not a valid object"
+    if earlier is None and before is not None:
+        raise UsageError(f"{invalid}: it is not JSON with a spec or metadata")
+    new = restored_document(earlier, before) if earlier is not None else message.value
+    value = values.replace(current, new)
+    try:
+        for kind in kinds:
+            kind.decode(value)
+    except InvalidObjectError as error:
+        raise UsageError(f"{invalid}: {error}") from error
+    if current is not None and desires_the_same(value, current.value):
+        raise UsageError(
+            f"revision {revision} has the desired state that {name} has now, at revision "
+            f"{current.revision}: there is nothing to restore"
+        )
+    return value
