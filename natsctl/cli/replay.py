@@ -3,7 +3,6 @@
 import os
 import pdb  # noqa: T100 - --pdb starts it
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ from natsctl.cli.command import (
     App,
     complete,
     controller_name,
+    exit_with,
     interruptible,
     load_runnable_controller,
     report,
@@ -24,9 +24,8 @@ from natsctl.controller.hook import SCHEME
 from natsctl.core.record.document import Recording, read_recording
 from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.fleet import open_fleet
-from natsctl.operate.objects import Name, parse_name, parse_names
+from natsctl.operate.objects import parse_name, parse_names
 from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 
@@ -55,7 +54,7 @@ PRIVATE = 0o600  # of a file that may have secrets
     record="Record every sync of the objects from now on",
     stop="With --record, record only failed syncs again",
 )
-def replay(
+def replay(  # noqa: C901 - one straight line
     *,
     words: list[str] | None = None,
     controller: str | None = None,
@@ -76,7 +75,15 @@ def replay(
     if stop and not record:
         raise UsageError("--stop needs --record")
     if record:
-        complete(_record(options, parse_names(named) if named else [], controller, stop=stop))
+
+        async def ask() -> None:
+            names = parse_names(named) if named else []
+            async with open_fleet(options) as fleet:
+                for answer in await fleet.record(names, controller_name(controller), stop=stop):
+                    recorded = ", ".join(answer.keys) or "only failed syncs"
+                    write_line(f"{answer.daemon} records {recorded} of {answer.controller}")
+
+        complete(ask())
         return
     if not named:
         raise UsageError("name a file with a recording, or an object: BUCKET/KEY")
@@ -85,36 +92,27 @@ def replay(
         _replay(Path(named[0]), controller, hook, debugger=debugger)
         return
     name = parse_name(named)
-    with tempfile.TemporaryDirectory(prefix="natsctl-replay-") as folder:
-        file = Path(folder) / "recording.json" if output is None else output
-        complete(_fetch(options, name, controller, file, masked=masked))
-        if output is None:
-            _replay(file, controller, hook, debugger=debugger)
-        elif str(output) != "-":
+
+    async def fetch(target: Path) -> None:
+        """Write the recording of the key to a file that only this user can read."""
+        async with open_fleet(options) as fleet:
+            text = await fleet.recording(name, controller_name(controller), masked=masked)
+        formatted = msgspec.json.format(text, indent=1) + b"\n"
+        if str(target) == "-":
+            write_text(formatted.decode())
+            return
+        opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+        with os.fdopen(opened, "wb") as written:
+            written.write(formatted)
+
+    if output is not None:
+        complete(fetch(output))
+        if str(output) != "-":
             write_notice(f"recording of {name} written to {output}")
-
-
-async def _record(
-    options: NatsOptions, names: Sequence[Name], controller: str | None, *, stop: bool
-) -> None:
-    async with open_fleet(options) as fleet:
-        for answer in await fleet.record(names, controller_name(controller), stop=stop):
-            recorded = ", ".join(answer.keys) or "only failed syncs"
-            write_line(f"{answer.daemon} records {recorded} of {answer.controller}")
-
-
-async def _fetch(
-    options: NatsOptions, name: Name, controller: str | None, output: Path, *, masked: bool
-) -> None:
-    """Write the recording of a key to a file that only this user can read."""
-    async with open_fleet(options) as fleet:
-        text = await fleet.recording(name, controller_name(controller), masked=masked)
-    formatted = msgspec.json.format(text, indent=1) + b"\n"
-    if str(output) == "-":
-        write_text(formatted.decode())
         return
-    with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
-        file.write(formatted)
+    with tempfile.TemporaryDirectory(prefix="natsctl-replay-") as folder:
+        complete(fetch(Path(folder) / "recording.json"))
+        _replay(Path(folder) / "recording.json", controller, hook, debugger=debugger)
 
 
 def _replay(file: Path, controller: str | None, hook: str | None, *, debugger: bool) -> None:
@@ -139,9 +137,7 @@ def _replay(file: Path, controller: str | None, hook: str | None, *, debugger: b
             write_line(line)
     if debugger and replayed.traceback is not None:
         pdb.post_mortem(replayed.traceback)
-    status = STATUS[replayed.verdict]
-    if status:
-        raise typer.Exit(status)
+    exit_with([STATUS[replayed.verdict]])
 
 
 def _recorded_path(recorded: Recording) -> str:

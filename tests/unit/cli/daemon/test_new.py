@@ -72,43 +72,6 @@ def test_an_invalid_name_is_rejected(name: str, capsys: pytest.CaptureFixture[st
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_the_output_lists_the_written_files_and_the_next_steps(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["new", "edge-site"]) == 0
-    output = capsys.readouterr().out
-    written = sorted(path.name for path in folder.iterdir())
-    assert written == ["edge-site.yaml", "edge_sites.py", "test_edge_sites.py"]
-    assert all(f"wrote {name}\n" in output for name in written)
-    for step in (
-        "python -m pytest test_edge_sites.py",
-        "natsctl run --embedded --controller edge_sites:EdgeSites",
-        "natsctl apply -f edge-site.yaml",
-        "natsctl get edge-site-notes",
-    ):
-        assert f"\n  {step} " in output
-
-
-@pytest.mark.parametrize("existing", ["sites.py", "test_sites.py", "site.yaml"])
-def test_an_existing_file_prevents_every_write(
-    folder: Path, existing: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / existing).write_text("mine")
-    assert run(["new", "site"]) == 4
-    assert f"nothing was written, because {existing} exists already\n" in capsys.readouterr().err
-    assert [path.name for path in folder.iterdir()] == [existing]
-    assert (folder / existing).read_text() == "mine"
-
-
-def test_a_failed_write_leaves_no_new_file(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "site.yaml").symlink_to("nowhere/site.yaml")
-    assert run(["new", "site"]) == 2
-    assert "site.yaml cannot be written" in capsys.readouterr().err
-    assert [path.name for path in folder.iterdir()] == ["site.yaml"]
-
-
 def test_written_modules_have_docstrings() -> None:
     for kube in (False, True):
         written_project = project("site", kube=kube)
