@@ -1,6 +1,6 @@
 """Counts the results and the durations of syncs, for metrics."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -20,7 +20,6 @@ CONVERGENCE_BOUNDS_S = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
 """From a millisecond to an hour, in steps that matter to a person."""
-
 
 OVERDUE_S = 300.0
 """A change that has waited for a successful sync for longer is overdue."""
@@ -86,11 +85,14 @@ class SyncCounters:
             self._final += error_class is ErrorClass.PERMANENT
             self._timeouts += isinstance(outcome.error, TimeoutError)
 
-    def read(self, now: float, changed: Collection[float]) -> Counts:
-        """Return the counts at *now*; *changed* are the times of the unanswered changes."""
+    def read(self, now: float, changed: Mapping[str, float]) -> Counts:
+        """Return the counts at *now*; *changed* has the times of the unanswered changes by key."""
+        oldest_s = max(0.0, now - min(changed.values(), default=now))
+        late = changed.items() if oldest_s > OVERDUE_S else ()
         return Counts(
             unanswered=len(changed),
-            oldest_s=max(0.0, now - min(changed, default=now)),
+            oldest_s=oldest_s,
+            late=[key for key, time in late if time < now - OVERDUE_S],
             succeeded=self._succeeded,
             delayed=self._delayed,
             failed=self._failed,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.counters import OVERDUE_S, Counts
+from natsctl.core.counters import Counts
 from natsctl.core.host import Hook, Host
 from natsctl.core.loop import KeyLoop, SyncHandler
 from natsctl.core.readers import Primary
@@ -361,10 +361,5 @@ class KeyedController(Hosted):
         return self._loop.count(table)
 
     def _counts(self) -> Counts:
-        now, queue = asyncio.get_running_loop().time(), self._loop.queue
-        unanswered = queue.unanswered()
-        counts = self._loop.counters.read(now, unanswered.values())
-        if counts.oldest_s <= OVERDUE_S:
-            return counts
-        late = [key for key, changed in unanswered.items() if changed < now - OVERDUE_S]
-        return msgspec.structs.replace(counts, late=late)
+        now = asyncio.get_running_loop().time()
+        return self._loop.counters.read(now, self._loop.queue.unanswered())

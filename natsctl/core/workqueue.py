@@ -15,7 +15,7 @@ from enum import IntEnum, StrEnum
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from operator import attrgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -489,9 +489,7 @@ class WorkQueue(Generic[K]):
 
     # ---- settle
 
-    def settle(  # noqa: C901 - one straight line
-        self, key: K, outcome: Outcome = SYNCED, retry: RetryPolicy = always_retry
-    ) -> None:
+    def settle(self, key: K, outcome: Outcome = SYNCED, retry: RetryPolicy = always_retry) -> None:
         """Give a claimed key back; the outcome of its sync decides what follows.
 
         After a success the key's failures are forgotten, and a returned delay requests another sync
@@ -501,9 +499,7 @@ class WorkQueue(Generic[K]):
 
         Raises `UsageError` for a key that isn't claimed.
         """
-        work = self.claimed.get(key)
-        if work is None:
-            raise UsageError(f"{key} was given back, but nobody has claimed it")
+        work = self.claimed.get(key) or _unclaimed(key)
         if outcome is SYNCED and work.again is None and work.trouble is None:
             del self.claimed[key], self.works[key]  # most syncs end like this
             self._work_s.waiting.append(self.now() - work.at)
@@ -535,9 +531,7 @@ class WorkQueue(Generic[K]):
         It waits or is ready if it was requested while it was claimed. An *untouched* key is ready
         again, for the reason for which it was taken. Raises `UsageError` for another key.
         """
-        work = self.claimed.get(key)
-        if work is None:
-            raise UsageError(f"{key} was given back, but nobody has claimed it")
+        work = self.claimed.get(key) or _unclaimed(key)
         if untouched:
             self.offer(key, work.reason, priority=work.priority)
         now, again = self.now(), work.again
@@ -826,6 +820,10 @@ class WorkQueue(Generic[K]):
 
 
 _since = attrgetter("at")
+
+
+def _unclaimed(key: object) -> NoReturn:
+    raise UsageError(f"{key} was given back, but nobody has claimed it")
 
 
 def _is_ready(work: Work[Any]) -> bool:

@@ -3,14 +3,14 @@
 import asyncio
 import gc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
 from natsctl import Controller, ControllerRuntime, Object, PermanentError, kv, primary, secondary
-from natsctl.testing import MemoryStores
+from natsctl.testing import MemoryStores, running
 
 NEEDLE = "needle-in-a-haystack"
 CONTAINERS_MAX = 15
@@ -92,8 +92,13 @@ def is_needle(item: Any) -> bool:
 
 
 @pytest.fixture
-def few_objects() -> Iterator[None]:
-    """Let the garbage collector name only objects that are made from now on."""
+async def few_objects() -> AsyncIterator[None]:
+    """Let the garbage collector name only objects that are made from now on.
+
+    A first run of a controller freezes all objects, once in a process.
+    """
+    async with running(Boxes()):
+        pass
     gc.collect()
     gc.freeze()
     yield
