@@ -17,22 +17,21 @@ PARTS = 251  # a prime, so that the keys of a part differ in the low bits of the
 class SplitDict(Mapping[str, V]):
     """A dict of texts in which no operation on a key takes longer than a few milliseconds.
 
-    Up to *whole_max* keys are in one dict, in the order of their insertion. More keys are split by
+    Up to `WHOLE_MAX` keys are in one dict, in the order of their insertion. More keys are split by
     hash over `PARTS` dicts, and stay split; their order is then that of the parts.
 
     *Guarantees.* Keys may be added and removed during an iteration over the keys. It yields each
     key once that is present from its start to its end.
     """
 
-    __slots__ = ("_count", "_whole_max", "parts")
+    __slots__ = ("_count", "parts")
 
-    def __init__(self, *, whole_max: int = WHOLE_MAX) -> None:
+    def __init__(self) -> None:
         self.parts: list[dict[str, V]] = [{}]
         """The dicts: a key is in the one whose number is the remainder of its hash. Read them, and
         replace values of present keys, where a call for each of many keys takes too long. The list
         stays the same when it's split."""
         self._count = 0  # a sum over the parts takes as long as a sync
-        self._whole_max = whole_max
 
     def __len__(self) -> int:
         return self._count
@@ -57,11 +56,14 @@ class SplitDict(Mapping[str, V]):
             return
         part[key] = value
         self._count += 1
-        if len(parts) == 1 and self._count > self._whole_max:
-            self._split(part)
+        if len(parts) == 1 and self._count > WHOLE_MAX:
+            split: list[dict[str, V]] = [{} for _ in range(PARTS)]
+            for other, its_value in part.items():
+                split[hash(other) % PARTS][other] = its_value
+            parts[:] = split
 
     def put_all(self, values: Mapping[str, V]) -> None:
-        if len(self.parts) == 1 and self._count + len(values) <= self._whole_max:
+        if len(self.parts) == 1 and self._count + len(values) <= WHOLE_MAX:
             self.parts[0].update(values)
             self._count = len(self.parts[0])
         else:
@@ -95,20 +97,6 @@ class SplitDict(Mapping[str, V]):
                 self._count -= 1
                 yield
 
-    @property
-    def is_split(self) -> bool:
-        return len(self.parts) > 1
-
-    def part(self, number: int) -> tuple[str, ...]:
-        """Return the keys whose hashes have this remainder by `PARTS`, of a split dict."""
-        return tuple(self.parts[number])
-
-    def _split(self, table: dict[str, V]) -> None:
-        parts: list[dict[str, V]] = [{} for _ in range(PARTS)]
-        for key, value in table.items():
-            parts[hash(key) % PARTS][key] = value
-        self.parts[:] = parts
-
 
 class CurrentKeys(KeysView[str]):
     """The keys of some dicts, each of which another one may replace.
@@ -135,21 +123,18 @@ class CurrentKeys(KeysView[str]):
     def iterate(self, start: float = 0.0) -> Iterator[str]:
         """Yield all keys; *start* is the share of them before the first one, 0 to 1."""
         for current in self._current:
-            yield from _iterate(current, start)
-
-
-def _iterate(current: Callable[[], SplitDict[Any]], start: float) -> Iterator[str]:
-    keys = current()
-    if not keys.is_split:
-        all_keys = tuple(keys)
-        first = int(start * len(all_keys))
-        yield from all_keys[first:]
-        yield from all_keys[:first]
-        return
-    first = int(start * PARTS)
-    for iterated in range(PARTS):
-        keys = current()
-        if not keys.is_split:
-            yield from [key for key in keys if (hash(key) - first) % PARTS >= iterated]
-            return
-        yield from keys.part((first + iterated) % PARTS)
+            parts = current().parts
+            if len(parts) == 1:
+                keys = tuple(parts[0])
+                first = int(start * len(keys))
+                yield from keys[first:]
+                yield from keys[:first]
+                continue
+            first = int(start * PARTS)
+            for iterated in range(PARTS):
+                parts = current().parts
+                if len(parts) == 1:  # another dict, which isn't split
+                    rest = [key for key in parts[0] if (hash(key) - first) % PARTS >= iterated]
+                    yield from rest
+                    break
+                yield from tuple(parts[(first + iterated) % PARTS])

@@ -167,7 +167,7 @@ class OpenController:
         store: Any
         if isinstance(kind, KubeKind):
             kind = kind.labelled(owners.names.selector(owners.kind))  # no others are watched
-            store = await backends.manifests(kind)
+            store = await backends.open(kind)
         else:
             store = await backends.open(kind)
 

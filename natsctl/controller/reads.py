@@ -114,7 +114,7 @@ class Reads:
 
     async def _open_one(self, kind: KubeKind[Any], name: str) -> Store:
         """Return the store; raises `InvalidKeyError` if the kind cannot have this namespace."""
-        manifests = await self._backends.manifests(kind)
+        manifests = await self._backends.open(kind)
         metadata = {"name": name, "namespace": kind.namespace or ""}
         try:
             await manifests.locate({"metadata": metadata})

@@ -3,7 +3,8 @@
 An object with finalizers is marked deleted, and removed with its last finalizer.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -77,12 +78,20 @@ async def rewrite(
             return Rewritten(stored, current.revision)
         except ConflictError:
             current = await read(store, key)
-    raise too_many_conflicts(store, key)
+    raise _too_many_conflicts(store, key)
 
 
-def too_many_conflicts(store: Store, key: str) -> ConflictError:
-    """Return the error for a key that others keep changing."""
+def _too_many_conflicts(store: Store, key: str) -> ConflictError:
     return ConflictError(f"{key} of {store.kind.name} is written by others all the time: try later")
+
+
+async def _retried(
+    store: Store, key: str, change: Callable[[Stored], Awaitable[Written]]
+) -> Written:
+    for _ in range(ATTEMPTS):
+        with suppress(ConflictError):
+            return await change(await store.get(key))
+    raise _too_many_conflicts(store, key)
 
 
 async def delete(store: Store, key: str) -> Written:
@@ -91,20 +100,17 @@ async def delete(store: Store, key: str) -> Written:
     Raises `NotFoundError` if the object does not exist, and `ConflictError` after ten conflicts in
     a row.
     """
-    for _ in range(ATTEMPTS):
-        current = await store.get(key)
+
+    async def delete_or_mark(current: Stored) -> Written:
         metadata = Metadata() if store.kind.plain else store.kind.metadata(current.value)
-        try:
-            if not metadata.finalizers:
-                return Written(await store.delete(key, revision=current.revision), None)
-            if metadata.deletion_timestamp is None:
-                marked = documents.marked_deleted(documents.parse(current.value))
-                value = documents.render(marked)
-                current = await store.update(key, value, revision=current.revision)
-        except ConflictError:
-            continue
+        if not metadata.finalizers:
+            return Written(await store.delete(key, revision=current.revision), None)
+        if metadata.deletion_timestamp is None:
+            marked = documents.render(documents.marked_deleted(documents.parse(current.value)))
+            current = await store.update(key, marked, revision=current.revision)
         return Written(current.revision, current)
-    raise too_many_conflicts(store, key)
+
+    return await _retried(store, key, delete_or_mark)
 
 
 def with_finalizer(current: Stored, name: str) -> bytes:
@@ -119,33 +125,26 @@ def with_finalizer(current: Stored, name: str) -> bytes:
 async def release(store: Store, key: str, *names: str) -> Written | None:
     """Remove these finalizers; an object that is marked deleted is removed with its last one.
 
-    Returns None if the object does not exist. Raises `ConflictError` after ten conflicts in a row.
+    The finalizers go first, so that the history has both states. A cluster then deletes the object
+    itself. Returns None if the object does not exist. Raises `ConflictError` after ten conflicts in
+    a row.
     """
-    for _ in range(ATTEMPTS):
+
+    async def remove(current: Stored) -> Written:
+        document = documents.parse(current.value)
+        finalizers = documents.finalizers_of(document)
+        remaining = tuple(finalizer for finalizer in finalizers if finalizer not in names)
+        if remaining != finalizers:
+            value = documents.render(documents.with_finalizers(document, remaining))
+            current = await store.update(key, value, revision=current.revision)
+        if remaining or not documents.metadata_of(document).get("deletionTimestamp"):
+            return Written(current.revision, current)
         try:
-            return await _release(store, await store.get(key), names)
-        except ConflictError:
-            continue
-        except NotFoundError:
-            return None
-    raise too_many_conflicts(store, key)
-
-
-async def _release(store: Store, current: Stored, names: tuple[str, ...]) -> Written:
-    """Remove the finalizers first and delete afterwards, so that the history has both states.
-
-    A cluster deletes the object when its last finalizer is removed; the delete then raises
-    `NotFoundError`.
-    """
-    document = documents.parse(current.value)
-    finalizers = documents.finalizers_of(document)
-    remaining = tuple(finalizer for finalizer in finalizers if finalizer not in names)
-    if remaining != finalizers:
-        value = documents.render(documents.with_finalizers(document, remaining))
-        current = await store.update(current.key, value, revision=current.revision)
-    if not remaining and documents.metadata_of(document).get("deletionTimestamp"):
-        try:
-            return Written(await store.delete(current.key, revision=current.revision), None)
+            return Written(await store.delete(key, revision=current.revision), None)
         except NotFoundError:
             return Written(current.revision, None)
-    return Written(current.revision, current)
+
+    try:
+        return await _retried(store, key, remove)
+    except NotFoundError:
+        return None

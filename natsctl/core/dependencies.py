@@ -48,19 +48,20 @@ class Dependency(Generic[T]):
     __slots__ = ("_identity", "key", "kind", "selector")
 
     def __init__(self, kind: Kind[T], selector: Selector, key: str | None = None) -> None:
-        self.kind = kind
-        self.selector = selector
-        self.key = key
-        self._identity = (kind.type, *_location(kind), str(selector), key)
+        self.kind, self.selector, self.key = kind, selector, key
+        place: Hashable = kind
+        if isinstance(kind, KvKind):
+            place = "kv", kind.bucket, kind.keys
+        elif isinstance(kind, KubeKind):
+            path = kind.api_version, kind.kind, kind.namespace, kind.object_name
+            place = "kube", *path, str(kind.selector), kind.metadata_only
+        self._identity = kind.type, place, str(selector), key
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dependency) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
 
     def __str__(self) -> str:
         if self.key is not None:
@@ -73,10 +74,9 @@ class Dependency(Generic[T]):
         if stored is None or not self.selector.requirements:
             return stored is not None
         try:
-            labels = head.decode(stored.value).metadata.labels
+            return self.selector.matches(head.decode(stored.value).metadata.labels)
         except DECODE_ERRORS:
             return False  # its labels cannot be read
-        return self.selector.matches(labels)
 
     def concerns(self, change: Change[Any]) -> bool:
         """Return whether the object belonged to the dependency before the change, or does now."""
@@ -109,16 +109,6 @@ def those(kind: Kind[T], selector: Selector) -> Dependency[T]:
     if selector.requirements and kind.type is not bytes:
         kind.require_metadata()
     return Dependency(kind, selector)
-
-
-def _location(kind: Kind[Any]) -> tuple[Hashable, ...]:
-    """Return what distinguishes this part of a system from all other parts."""
-    if isinstance(kind, KvKind):
-        return "kv", kind.bucket, kind.keys
-    if isinstance(kind, KubeKind):
-        path = kind.api_version, kind.kind, kind.namespace, kind.object_name
-        return "kube", *path, str(kind.selector), kind.metadata_only
-    return (kind,)
 
 
 log = get_logger(__name__)
@@ -184,17 +174,16 @@ class DependencyWatch(Generic[W]):
 
     def has_objects(self) -> bool:
         """Return whether any of the objects exists; a single one may be invalid."""
-        table, dependency = self._table, self.dependency
+        table, key = self._table, self.dependency.key
         if table is None:
             return False
-        if dependency.key is not None:
-            return dependency.key in table
-        return any(map(dependency.selects, map(table.get, table.keys())))
+        return any(self._selected()) if key is None else key in table
 
     async def _run(self) -> None:
+        kind = self.dependency.kind
         try:
-            store = await self._watches.open_store(self.dependency.kind)
-            informer = Informer(store, self.dependency.kind, on_listed=self._on_listed)
+            store = await self._watches.open_store(kind)
+            informer = Informer(store, kind, on_listed=self._on_listed)
             self._table = informer.table
             async with informer.subscribe(self._changed):
                 await informer.run(
@@ -264,7 +253,6 @@ class DependencyWatches(Generic[W]):
                     self._end(watch, WatchStoppingError(stopped))
 
     def dependencies_of(self, dependent: W) -> Collection[Dependency[Any]]:
-        """Return the dependencies of *dependent*."""
         return frozenset(self._dependencies.get(dependent, ()))
 
     def find(self, dependency: Dependency[Any]) -> DependencyWatch[W] | None:
@@ -299,44 +287,6 @@ class DependencyWatches(Generic[W]):
                 raise
         return watch
 
-    def release(self, dependent: W, dependency: Dependency[Any]) -> None:
-        """End the dependency of *dependent* if it exists."""
-        watch = self._watches.get(dependency)
-        if watch is None or dependent not in watch.dependents:
-            return
-        self._leave(dependent, watch)
-        if not watch.dependents:
-            self._end(watch, WatchStoppingError(f"nobody depends on {dependency} any more"))
-
-    def keep_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
-        """End the dependencies of *dependent* that are not *wanted*."""
-        if dependent not in self._dependencies:
-            return
-        for dependency in tuple(self._dependencies[dependent]):
-            if dependency not in wanted:
-                self.release(dependent, dependency)
-
-    async def depend_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
-        """Replace the dependencies of *dependent* after all new ones have listed.
-
-        If one of them fails, the dependencies stay as they were, and the first error that `depend`
-        raised is raised.
-        """
-        new = [
-            dependency for dependency in wanted if dependency not in self.dependencies_of(dependent)
-        ]
-        try:
-            async with together() as group:
-                for dependency in new:
-                    group.create_task(self.depend(dependent, dependency))
-        except BaseException as error:
-            for dependency in new:
-                self.release(dependent, dependency)
-            if isinstance(error, ExceptionGroup):
-                raise error.exceptions[0] from None
-            raise
-        self.keep_only(dependent, wanted)
-
     async def _listing(self, dependent: W, watch: DependencyWatch[W]) -> None:
         try:
             async with asyncio.timeout(self._list_s):
@@ -350,6 +300,40 @@ class DependencyWatches(Generic[W]):
                 ) from late
         if dependent not in watch.dependents:
             raise WatchStoppingError(f"the watch of {watch.dependency} was stopped")
+
+    def release(self, dependent: W, dependency: Dependency[Any]) -> None:
+        """End the dependency of *dependent* if it exists."""
+        watch = self._watches.get(dependency)
+        if watch is not None and dependent in watch.dependents:
+            self._leave(dependent, watch)
+            if not watch.dependents:
+                self._end(watch, WatchStoppingError(f"nobody depends on {dependency} any more"))
+
+    def keep_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
+        """End the dependencies of *dependent* that are not *wanted*."""
+        for dependency in self.dependencies_of(dependent):
+            if dependency not in wanted:
+                self.release(dependent, dependency)
+
+    async def depend_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
+        """Replace the dependencies of *dependent* after all new ones have listed.
+
+        If one of them fails, the dependencies stay as they were, and the first error that `depend`
+        raised is raised.
+        """
+        before = self.dependencies_of(dependent)
+        new = [dependency for dependency in wanted if dependency not in before]
+        try:
+            async with together() as group:
+                for dependency in new:
+                    group.create_task(self.depend(dependent, dependency))
+        except BaseException as error:
+            for dependency in new:
+                self.release(dependent, dependency)
+            if isinstance(error, ExceptionGroup):
+                raise error.exceptions[0] from None
+            raise
+        self.keep_only(dependent, wanted)
 
     def give_up(self, watch: DependencyWatch[W], error: NatsctlError) -> None:
         """End a failed watch: raise for callers that wait for it, or enqueue its dependents."""

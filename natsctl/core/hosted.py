@@ -17,7 +17,7 @@ from natsctl.core.host import Hook, Host
 from natsctl.core.loop import KeyLoop, SyncHandler
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import Recording, Surface
-from natsctl.core.record.writing import recording_of
+from natsctl.core.record.recordings import recording_of
 from natsctl.core.reports import (
     Beyond,
     CacheMeasures,

@@ -4,7 +4,6 @@ import asyncio
 import math
 import random
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Callable,
     Collection,
@@ -13,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -94,12 +93,9 @@ class Informer(Generic[T]):
         self.failure: StoreError | None = None  # the error of the watch, until the next event
         self.absent = False  # whether this optional kind does not exist in the store
         self._notifying = asyncio.Lock()  # held while a subscriber has not seen all objects
-        self._lists_are_costly = isinstance(kind, KubeKind)
-        self._on_invalid = on_invalid
+        self._on_invalid, self._on_listed, self._on_appeared = on_invalid, on_listed, on_appeared
         self._invalid = 0  # objects in this interval
         self._count_at: asyncio.TimerHandle | None = None
-        self._on_listed = on_listed
-        self._on_appeared = on_appeared
         self.table = Table(
             kind, indexes, self._report, keeping=keeping, notes_deleted=notes_deleted
         )
@@ -123,10 +119,8 @@ class Informer(Generic[T]):
     async def add(self, on_change: OnChange[T], on_changes: OnChanges[T] | None = None) -> None:
         """Call *on_change* for every cached object, and for every later change until `remove`.
 
-        Several later changes are passed to *on_changes* at once, if it's given.
-
-        Returns after the calls for the cached objects. These are made in slices, and later events
-        wait until then.
+        Later changes are passed to *on_changes*, several at once, if it's given. Returns after the
+        calls for the cached objects. These are made in slices, and later events wait until then.
         """
         async with self._notifying:
             table, kind = self.table, self.table.kind
@@ -186,15 +180,19 @@ class Informer(Generic[T]):
                         async with self.store.watch(self.table.shown) as events:
                             await self._follow(events, establishing)
                 except StoreError as error:
-                    if kind.optional and isinstance(error, StoreMissingError):
-                        await self._empty_absent_kind(error)
-                    else:
-                        self.failure = error
+                    missing = isinstance(error, StoreMissingError)
+                    self.failure = None if missing and kind.optional else error
+                    if self.failure is not None:
                         if is_final is not None and is_final(error):
                             raise
                         log.warning("watch broke", kind=kind.name, error=error)
-                        if self._lists_are_costly and not isinstance(error, StoreMissingError):
+                        if isinstance(kind, KubeKind) and not missing:
                             limit_s, jitter = RELIST_MAX_S, lambda: random.uniform(-0.5, 0.0)  # noqa: S311 - spreads load, keeps no secret
+                    elif not self.absent:
+                        self.absent = True
+                        log.info("optional kind does not exist yet", kind=kind.name, error=error)
+                        for event in (Listing(ABSENT), Listed(0)):
+                            await self._apply(event, Slices())
                 failures = 1 if clock() - started > HEALTHY_S else failures + 1
                 self.restarts += not self.absent
                 await asyncio.sleep(
@@ -203,22 +201,12 @@ class Informer(Generic[T]):
         finally:
             self._log_count()
 
-    async def _empty_absent_kind(self, error: StoreMissingError) -> None:
-        """Empty the table of an optional kind that does not exist in the store."""
-        self.failure = None
-        if self.absent:
-            return
-        self.absent = True
-        log.info("optional kind does not exist yet", kind=self.table.kind.name, error=error)
-        for event in (Listing(ABSENT), Listed(0)):
-            await self._apply(event, Slices())
-
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
         slices, table = Slices(EVENTS), self.table
         async for event in events:
             self.failure = None
             if isinstance(event, Batch | Applied):
-                states = event.states if isinstance(event, Batch) else [event.stored]
+                states = event.states
                 for first in range(0, len(states), APPLIED_MAX):
                     part = states[first : first + APPLIED_MAX]
                     if self._notifying.locked():
@@ -256,7 +244,7 @@ class Informer(Generic[T]):
     def _notify_slice(self, changes: Iterator[Change[T] | None], slices: Slices) -> bool:
         """Notify subscribers of changes until the slice is over; return whether none is left."""
         while steps := list(islice(changes, APPLIED_MAX)):
-            for _, batch in groupby(filter(None, steps), _initial):
+            for _, batch in groupby(filter(None, steps), attrgetter("initial")):
                 self._notify_all(list(batch))
             if slices.is_over_after(SHARE * len(steps)):
                 return False
@@ -318,42 +306,36 @@ async def catch_up(informers: Iterable[Informer[Any]]) -> None:
     such as a cluster, is not waited for, nor is a store that does not return it. A table that stays
     behind is logged every `BEHIND_S` seconds. A write that was removed since is not waited for.
     """
-
-    async def caught_up(informer: Informer[Any]) -> None:
-        store, kind = informer.store, informer.table.kind.name
-        needed = math.inf
-        while isinstance(store, Sequenced):
-            try:
-                async with asyncio.timeout(BEHIND_S):
-                    needed = min(needed, await store.newest_revision())
-            except (StoreError, TimeoutError) as error:
-                reason = str(error) or f"no answer within {BEHIND_S:g} s"
-                log.warning("table may be behind its store", kind=kind, error=reason)
-                return
-            try:
-                async with asyncio.timeout(BEHIND_S):
-                    await informer.table.passed(int(needed))
-            except TimeoutError:
-                log.warning("no key is synced until the table shows the newest writes", kind=kind)
-            else:
-                return
-
     async with together() as group:
         for informer in informers:
-            group.create_task(caught_up(informer), name="catching up")
+            group.create_task(_caught_up(informer), name="catching up")
 
 
-_initial = attrgetter("initial")
+async def _caught_up(informer: Informer[Any]) -> None:
+    store, kind, needed = informer.store, informer.table.kind.name, math.inf
+    while isinstance(store, Sequenced):
+        try:
+            async with asyncio.timeout(BEHIND_S):
+                needed = min(needed, await store.newest_revision())
+        except (StoreError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {BEHIND_S:g} s"
+            log.warning("table may be behind its store", kind=kind, error=reason)
+            return
+        try:
+            async with asyncio.timeout(BEHIND_S):
+                await informer.table.passed(int(needed))
+        except TimeoutError:
+            log.warning("no key is synced until the table shows the newest writes", kind=kind)
+        else:
+            return
 
 
 SINGLE_MAX = 2_000  # more values are read by one list of the store instead of one by one
 READS_MAX = 32  # values that are read at once
 
-Wanted = Callable[[str], bool]
-
 
 async def read_values(  # noqa: C901 - one straight line
-    informer: Informer[Any], wanted: Wanted
+    informer: Informer[Any], wanted: Callable[[str], bool]
 ) -> None:
     """Return when the table has the value of every *wanted* object that it contains.
 
@@ -387,16 +369,17 @@ async def read_values(  # noqa: C901 - one straight line
             if len(missing) <= SINGLE_MAX:
                 await for_each(missing, read, workers=READS_MAX)
                 continue
-            async with aclosing(_listing(store, _EveryKey(table))) as events:
+            async with store.watch(_EveryKey(table)) as events:
                 async for event in events:
+                    if isinstance(event, Listed):
+                        break
                     if isinstance(event, Batch | Applied):
-                        states = event.states if isinstance(event, Batch) else [event.stored]
-                        await informer.fill(states)
+                        await informer.fill(event.states)
         except StoreError as error:
             log.warning("cannot read values yet", kind=table.kind.name, error=error)
 
 
-async def deleted_keys(store: Store, wanted: Wanted) -> list[str]:
+async def deleted_keys(store: Store, wanted: Callable[[str], bool]) -> list[str]:
     """Return the *wanted* keys whose newest state is a deletion.
 
     A list that fails is repeated with backoff until it succeeds.
@@ -405,16 +388,16 @@ async def deleted_keys(store: Store, wanted: Wanted) -> list[str]:
     while True:
         keys: dict[str, None] = {}
         try:
-            async with aclosing(_listing(store)) as events:
+            async with store.watch() as events:
                 async for event in events:
+                    if isinstance(event, Listed):
+                        return list(keys)
                     if isinstance(event, Deleted) and wanted(event.key):
                         keys[event.key] = None
         except StoreError as error:
             failures += 1
             log.warning("cannot list deletions yet", kind=store.kind.name, error=error)
             await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
-        else:
-            return list(keys)
 
 
 class _EveryKey(Collection[str]):
@@ -431,13 +414,3 @@ class _EveryKey(Collection[str]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table.shown)
-
-
-async def _listing(
-    store: Store, shown: Collection[str] | None = None
-) -> AsyncGenerator[WatchEvent, None]:
-    async with store.watch(shown) as events:
-        async for event in events:
-            if isinstance(event, Listed):
-                return
-            yield event

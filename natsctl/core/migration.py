@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from natsctl.core.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import rewrite
 from natsctl.core.task_group import together
 from natsctl.errors import (
     ConflictError,
@@ -66,12 +66,9 @@ async def migrate(store: Store, objects: Sequence[Stored]) -> AsyncGenerator[Mig
     An object that changed since it was read is read again, so that no change is lost. An object
     that is invalid, or of a newer version, stays as it is.
     """
-    remaining = iter(objects)
-    while True:
-        batch = [stored for _, stored in zip(range(WRITERS), remaining, strict=False)]
-        if not batch:
-            return
+    for first in range(0, len(objects), WRITERS):
         async with together() as group:
+            batch = objects[first : first + WRITERS]
             tasks = [group.create_task(_migrate(store, stored)) for stored in batch]
         for task in tasks:
             yield task.result()
@@ -91,32 +88,27 @@ def planned(store: Store, objects: Sequence[Stored]) -> Iterator[MigrationStep]:
 
 
 async def _migrate(store: Store, stored: Stored) -> MigrationStep:
-    key, before = stored.key, stored_version(stored.value)
-    try:
-        written = await _rewritten(store, stored)
-    except NotFoundError:
-        return MigrationStep(key, Migrated.GONE, before)
-    except (InvalidObjectError, StoreError) as error:
-        return MigrationStep(key, _result_of(error), before, str(error))
-    return MigrationStep(key, Migrated.DONE if written else Migrated.UNCHANGED, before)
-
-
-async def _rewritten(store: Store, stored: Stored) -> bool:
-    """Rewrite the object, and return whether it was written; retries after conflicts."""
-    key = stored.key
+    key, before, newest = stored.key, stored_version(stored.value), stored
 
     def change(current: Stored | None) -> bytes:
         if current is None:
             raise NotFoundError(f"{key} was deleted")
         return _newest_form(store, current)
 
-    newest: Stored | None = stored
-    for _ in range(ROUNDS - 1):
-        try:
-            return (await rewrite(store, key, change, seen=newest)).base is not None
-        except ConflictError:
-            newest = await read(store, key)
-    return (await rewrite(store, key, change, seen=newest)).base is not None
+    try:
+        for left in reversed(range(ROUNDS)):
+            try:
+                written = (await rewrite(store, key, change, seen=newest)).base is not None
+                break
+            except ConflictError:
+                if not left:
+                    raise
+                newest = await store.get(key)
+    except NotFoundError:
+        return MigrationStep(key, Migrated.GONE, before)
+    except (InvalidObjectError, StoreError) as error:
+        return MigrationStep(key, _result_of(error), before, str(error))
+    return MigrationStep(key, Migrated.DONE if written else Migrated.UNCHANGED, before)
 
 
 def _newest_form(store: Store, stored: Stored) -> bytes:

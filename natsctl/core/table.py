@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Generic, TypeVar
 
 import msgspec
@@ -150,26 +150,34 @@ class _State(Generic[T]):
             return None if revision is None else Unread(key, revision, b"")
         return stored
 
-    def set(self, key: str, stored: Stored | None, values: Iterable[tuple[str, ...]]) -> None:
+    def each(self, *values: str) -> Iterable[tuple[Index[T], tuple[str, ...]]]:
+        """Return each index, with the same values."""
+        return [(index, values) for index in self.indexes.values()]
+
+    def set(
+        self, key: str, stored: Stored | None, values: Iterable[tuple[Index[T], tuple[str, ...]]]
+    ) -> None:
         """Replace the object, and its values in each index; None removes it."""
-        for index, of_index in zip(self.indexes.values(), values, strict=False):
+        for index, of_index in values:
             index.put(key, of_index)
         if self.invalid:
             self.forget_invalid(key)
-        if stored is None or not is_read(stored):
+        if type(stored) is Unread:
+            self.valid.pop(key)
+            self.unread[key] = stored.revision
+            return
+        if self.unread:
+            self.unread.pop(key)
+        if stored is None:
             self.valid.pop(key)
         else:
             self.valid[key] = stored
-        if stored is not None and not is_read(stored):
-            self.unread[key] = stored.revision
-        elif self.unread:
-            self.unread.pop(key)
 
     def reject(self, invalid: Invalid) -> None:
         """Note an invalid object; its last valid state stays if it was read."""
         key = invalid.stored.key
-        if invalid.last is None and not invalid.illegal:
-            self.set(key, None, repeat(()))
+        if invalid.last is None:
+            self.set(key, None, self.each())
             self.lost[key] = None
         self.invalid[key] = invalid
 
@@ -374,7 +382,7 @@ class Table(Generic[T]):
         if newest is not None and not (invalid is not None and invalid.illegal):
             primary = self._other_primary(newest)
             if primary is not None:
-                self._state.set(key, Unread(key, newest.revision, b""), repeat((primary,)))
+                self._state.set(key, Unread(key, newest.revision, b""), self._state.each(primary))
 
     def take_deleted(self) -> Collection[str] | None:
         """Return the keys whose deletions were seen since the start, and note no later ones.
@@ -394,9 +402,7 @@ class Table(Generic[T]):
         change. Take all changes before the next event.
         """
         match event:
-            case Applied():
-                return self.put((event.stored,))
-            case Batch():
+            case Applied() | Batch():
                 return self.put(event.states)
             case Deleted():
                 return self._remove(event)
@@ -480,7 +486,7 @@ class Table(Generic[T]):
 
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state
-        old, known = state.get(key), state.invalid.get(key)
+        old, known = self.get(key), state.invalid.get(key)
         if old == stored:
             state.forget_invalid(key)
             return None  # the watch repeats a state
@@ -503,7 +509,7 @@ class Table(Generic[T]):
         if obj is not None:
             return Change(self.kind, key, old, stored)
         is_others = old is not None and not is_read(old)
-        return None if is_others else Change(self.kind, key, old, state.get(key))
+        return None if is_others else Change(self.kind, key, old, self.get(key))
 
     def _store(self, state: _State[T], stored: Stored) -> T | None:
         """Store an object and return it, or None if its value is not kept.
@@ -512,10 +518,10 @@ class Table(Generic[T]):
         """
         key, primary = stored.key, self._other_primary(stored) if self.partial else None
         if primary is not None:  # the only index is the one by primary
-            state.set(key, Unread(key, stored.revision, b""), repeat((primary,)))
+            state.set(key, Unread(key, stored.revision, b""), state.each(primary))
             return None
         obj = self.kind.decode(stored.value)
-        state.set(key, stored, [index.values_of(obj) for index in state.indexes.values()])
+        state.set(key, stored, [(it, it.values_of(obj)) for it in state.indexes.values()])
         return obj
 
     def _is_converted(self, old: Stored | None, new: Stored) -> bool:
@@ -527,12 +533,12 @@ class Table(Generic[T]):
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key, state = deleted.key, self._state
         if self._listing is not None:
-            self._listing.set(key, None, repeat(()))
+            self._listing.set(key, None, self._listing.each())
             self._markers[key] = deleted
             return ()
         self.before_fewer()
-        old = state.get(key)
-        state.set(key, None, repeat(()))
+        old = self.get(key)
+        state.set(key, None, state.each())
         if self._deleted is not None:
             self._deleted[key] = None
             if len(self._deleted) > DELETED_MAX:
@@ -543,16 +549,14 @@ class Table(Generic[T]):
     def _note_illegal(self, event: IllegalKey) -> None:
         """Note a message whose name is not a legal key, and report it the first time."""
         state = self._listing or self._state
-        known = event.key in state.invalid
+        known = state.invalid.pop(event.key, None)
         if event.exists:
-            error = InvalidObjectError("its name is not a legal key")
             stored = Stored(event.key, event.revision, b"")
-            state.reject(Invalid(stored, error, illegal=True))
-        else:
-            state.forget_invalid(event.key)
+            error = InvalidObjectError("its name is not a legal key")
+            state.invalid[event.key] = invalid = Invalid(stored, error, illegal=True)
+            if known is None and self._listing is None:
+                self._on_invalid(invalid)
         if self._listing is None:
-            if event.exists and not known:
-                self._on_invalid(state.invalid[event.key])
             self._reach(event.revision)
 
     # ---- listing
@@ -584,7 +588,9 @@ class Table(Generic[T]):
                     continue
                 except InvalidObjectError as raised:
                     error = raised
-            listing.set(key, former, [index.values_at(key) for index in before.indexes.values()])
+            names = before.indexes.items()
+            values = [(listing.indexes[name], index.values_at(key)) for name, index in names]
+            listing.set(key, former, values)
             if error is not None:
                 listing.reject(Invalid(stored, error, former))
 

@@ -37,13 +37,12 @@ class RecordedError(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException) -> "RecordedError":
-        fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
-        if not isinstance(error, NatsctlError):
-            fields = {}
+        own = vars(error) if isinstance(error, NatsctlError) else {}
         try:
             message = str(error)
         except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
             message = "a message that cannot be read"
+        fields = {name: value for name, value in own.items() if not name.startswith("_")}
         return cls(_class_name(type(error)), message, fields)
 
 
@@ -175,17 +174,17 @@ class Tape(list[Step]):
         A replay decodes the result as *kind*, or else as its recorded class.
         """
         clock = asyncio.get_running_loop().time
-        begun, before, failure, name_of_kind, json = clock(), self._calls(), None, "", b""
+        begun, before, failure, encoded = clock(), self._calls(), None, ("", NOTHING)
         try:
             result = await call()
         except BaseException as error:
             failure = RecordedError.of(error)
             raise
         else:
-            name_of_kind, json = _encoded(result)
+            encoded = _encoded(result)
         finally:
             inner, took_s = self._calls() - before, clock() - begun
-            self.append(OutsideStep(name, name_of_kind, Raw(json), failure, took_s, inner))
+            self.append(OutsideStep(name, *encoded, failure, took_s, inner))
         return result
 
     async def remembered(
@@ -200,8 +199,7 @@ class Tape(list[Step]):
 
         A replay calls *restore* with the recorded memory, decoded as in `outside`.
         """
-        name_of_kind, json = _encoded(memory())
-        self.append(OutsideStep(name, name_of_kind, Raw(json)))
+        self.append(OutsideStep(name, *_encoded(memory())))
 
     def _calls(self) -> int:
         return sum(isinstance(step, OutsideStep) for step in self)
@@ -214,12 +212,12 @@ def place_of(kind: Kind[Any]) -> str:
     return f"kube/{kind.api_version}/{kind.kind}" if isinstance(kind, KubeKind) else kind.name
 
 
-def _encoded(value: object) -> tuple[str, bytes]:
+def _encoded(value: object) -> tuple[str, Raw]:
     """Return the name of a value's class and its JSON, so that later changes do not matter."""
     try:
-        return _class_name(type(value)), msgspec.json.encode(value)
+        return _class_name(type(value)), Raw(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError):
-        return _class_name(type(value)), b""
+        return _class_name(type(value)), NOTHING
 
 
 def _class_name(kind: type) -> str:

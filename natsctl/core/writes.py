@@ -31,25 +31,15 @@ Forward = Callable[[Change[Any], str | None], None]
 
 
 class UnseenWrite(msgspec.Struct, eq=False):
-    """A write that the table may not show yet.
+    """A write that the table may not show yet."""
 
-    Attributes:
-        writer: the key whose sync wrote.
-        place: the object.
-        revision: the revision of the write.
-        stored: the object as it was written; None if it was deleted.
-        incarnation: that of the table at the time of the write.
-        base: the revision before the write, 0 if the object did not exist; None if it is not known.
-        certain: whether no later write may have taken effect.
-    """
-
-    writer: str
+    writer: str  # the key whose sync wrote
     place: Place
     revision: int
-    stored: Stored | None
-    incarnation: str
-    base: int | None = None
-    certain: bool = True
+    stored: Stored | None  # the object as it was written; None if it was deleted
+    incarnation: str  # of the table at the time of the write
+    base: int | None = None  # the revision before the write, 0 for a new object; None if unknown
+    certain: bool = True  # whether no later write may have taken effect
 
     @property
     def order(self) -> tuple[int, bool]:
@@ -246,32 +236,21 @@ class Writes:
         """Return the object's last valid state, or the newer write of this sync's key."""
         written = self._written(informer, key) if self.unseen else None
         stored = informer.table.get(key) if written is None else written.stored
-        if self.notes:
-            sync = current_sync.get()
-            if sync is not None and sync.tape is not None:
-                sync.tape.append(ReadStep(informer, key, stored))
+        if self.notes and (tape := current_tape()) is not None:
+            tape.append(ReadStep(informer, key, stored))
         return stored
 
     def read_all(self, informer: AnyInformer, keys: Collection[str]) -> list[Stored]:
         """Return the states of several objects, as `read` does; those that exist."""
-        states, tape = [], current_tape() if self.notes else None
-        for key in keys:
-            written = self._written(informer, key) if self.unseen else None
-            stored = informer.table.get(key) if written is None else written.stored
-            if stored is not None:
-                states.append(stored)
-            if tape is not None:
-                tape.append(ReadStep(informer, key, stored))
-        return states
+        states = (self.read(informer, key) for key in keys)
+        return [stored for stored in states if stored is not None]
 
     def keys(self, informer: AnyInformer) -> tuple[str, ...]:
         """Return the keys of all objects in the table, changed by the writes of this sync."""
-        written, cached = self.written_keys(informer), informer.table.keys()
-        if not written:
-            keys = tuple(cached)
-        else:
-            kept = (key for key in cached if key not in written)
-            keys = (*kept, *(stored.key for stored in self.read_all(informer, written)))
+        written = self.written_keys(informer)
+        keys = tuple(key for key in informer.table.keys() if key not in written)  # noqa: SIM118 - a table isn't a dict
+        if written:
+            keys += tuple(stored.key for stored in self.read_all(informer, written))
         if self.notes and (tape := current_tape()) is not None:
             tape.append(KeysStep(informer, keys))
         return keys
@@ -287,10 +266,8 @@ class Writes:
         """Return the object's newest state, valid or not, or the newer write of this sync's key."""
         written = self._written(informer, key)
         stored = informer.table.newest(key) if written is None else written.stored
-        if self.notes:
-            sync = current_sync.get()
-            if sync is not None and sync.tape is not None:
-                sync.tape.append(TargetStep(informer, key, stored))
+        if self.notes and (tape := current_tape()) is not None:
+            tape.append(TargetStep(informer, key, stored))
         return stored
 
     def written_keys(self, informer: AnyInformer) -> set[str]:

@@ -17,11 +17,12 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
 from natsctl.core.environment import within
 from natsctl.core.hosted import Hosted
-from natsctl.core.plan.record import PlannedChange, place_of
+from natsctl.core.plan.record import PlannedChange
 from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.readers import Primary
 from natsctl.core.reports import invalid_of
 from natsctl.core.sync import current_key
+from natsctl.core.tape import place_of
 from natsctl.core.task_group import for_each
 from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest

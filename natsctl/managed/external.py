@@ -6,9 +6,8 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_
 import msgspec
 
 from natsctl.core.environment import environment
-from natsctl.core.plan.record import place_of
 from natsctl.core.sync import awaitable, current_sync, current_tape, outside
-from natsctl.core.tape import EXTERNAL, StoreStep
+from natsctl.core.tape import EXTERNAL, StoreStep, place_of
 from natsctl.errors import HandlerError
 from natsctl.managed.objects import MESSAGE_MAX, Managed
 from natsctl.model.masking import masked_text

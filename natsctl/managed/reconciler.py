@@ -21,11 +21,11 @@ import msgspec
 
 from natsctl.core.environment import environment
 from natsctl.core.options import SECONDS, check_options
-from natsctl.core.plan.record import place_of
 from natsctl.core.readers import Primary
 from natsctl.core.retry import backoff
 from natsctl.core.sync import blocking, current_tape
 from natsctl.core.table import is_read
+from natsctl.core.tape import place_of
 from natsctl.errors import (
     ConflictError,
     HandlerError,

@@ -187,6 +187,10 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     stored: Stored
 
+    @property
+    def states(self) -> list[Stored]:
+        return [self.stored]
+
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """Several objects exist in these states, which follow each other."""

@@ -1,23 +1,30 @@
 """Long tables are worked on in slices: no key is missed, and no turn is long."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsctl import split_dict
 from natsctl.slices import ITEMS_MAX, SORTED_MAX, TURN_S, Slices, in_order, in_slices, retain
 from natsctl.split_dict import CurrentKeys, SplitDict
 
 # ---- property tests of a split dict: it is a dict, and an iteration misses no key that stays
 
 KEYS = st.integers(0, 8).map(lambda number: f"key.{number}")  # few, so that steps meet a key again
-WHOLE_MAX = 4
 
 
-def split_dict(keys: set[str]) -> SplitDict[None]:
-    table = SplitDict[None](whole_max=WHOLE_MAX)
+@pytest.fixture(scope="module", autouse=True)
+def dicts_are_split_early() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(split_dict, "WHOLE_MAX", 4)
+        yield
+
+
+def dict_of(keys: set[str]) -> SplitDict[None]:
+    table = SplitDict[None]()
     for key in keys:
         table[key] = None
     return table
@@ -25,7 +32,7 @@ def split_dict(keys: set[str]) -> SplitDict[None]:
 
 @given(st.lists(st.tuples(KEYS, st.none() | st.integers())))
 def test_a_split_dict_behaves_like_a_dict(steps: list[tuple[str, int | None]]) -> None:
-    table, expected = SplitDict[int](whole_max=WHOLE_MAX), dict[str, int]()
+    table, expected = SplitDict[int](), dict[str, int]()
     for key, value in steps:
         if value is None:
             assert table.pop(key) == expected.pop(key, None)
@@ -42,7 +49,7 @@ def test_a_split_dict_behaves_like_a_dict(steps: list[tuple[str, int | None]]) -
 def test_keys_that_stay_are_iterated_once(data: st.DataObject) -> None:
     """Between two keys, keys are added, removed, or the whole dict is replaced."""
     staying = data.draw(st.sets(KEYS))
-    tables = [split_dict(staying | data.draw(st.sets(KEYS)))]
+    tables = [dict_of(staying | data.draw(st.sets(KEYS)))]
     start = data.draw(st.floats(0, 1))
     iterated: list[str] = []
     for key in CurrentKeys(lambda: tables[-1]).iterate(start):
@@ -55,7 +62,7 @@ def test_keys_that_stay_are_iterated_once(data: st.DataObject) -> None:
                 if removed not in staying:
                     tables[-1].pop(removed)
             case "replace":
-                tables.append(split_dict(staying | data.draw(st.sets(KEYS))))
+                tables.append(dict_of(staying | data.draw(st.sets(KEYS))))
             case _:
                 pass
     assert len(iterated) == len(set(iterated))
@@ -66,7 +73,7 @@ def test_keys_that_stay_are_iterated_once(data: st.DataObject) -> None:
 def test_a_dict_that_changes_yields_each_key_once_that_stays(
     staying: set[str], leaving: set[str]
 ) -> None:
-    table, iterated = split_dict(staying), list[str]()
+    table, iterated = dict_of(staying), list[str]()
     for key in table:
         iterated.append(key)
         for leaving_key in leaving - staying:

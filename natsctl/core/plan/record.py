@@ -78,11 +78,10 @@ class _KeyRecord(msgspec.Struct, eq=False):
             for (_, key), write in self.writes.items()
             for action in actions_of(write.kind, key, write.before, write.after, write.reason)
         ]
-        actions += self.external.values()
         return KeyPlan(
             error=self.error,
             after_s=self.after_s,
-            actions=tuple(actions),
+            actions=(*actions, *self.external.values()),
             held_back=self.held_back or UNSET,
         )
 
@@ -122,9 +121,10 @@ class PlanRecord:
         others = max(0, self.keys_seen - self._made)
         if place == self.primaries and self._made > GROWTH_MAX * (others + GROWTH_MAX):
             raise PlanningError(f"primaries make primaries: the plan follows {self._made} of them")
-        sync_key, last = self._key_of(), self._writers.get((place, key))
+        sync_key = self._key_of()
+        last = self._writers.get((place, key), sync_key)
         self._writers[place, key] = sync_key
-        if last is None or last == sync_key:
+        if last == sync_key:
             return
         self._returns[place, key, sync_key] += 1
         if self._returns[place, key, sync_key] > RETURNS_MAX:
@@ -230,10 +230,10 @@ class PlanRecord:
 
     def keys(self) -> dict[str, KeyPlan]:
         """Return the plans of the keys that do or request anything, fail, or are held back."""
-        plans = {key: record.plan for key, record in sorted(self._keys.items())}
+        plans = ((key, record.plan) for key, record in sorted(self._keys.items()))
         return {
             key: plan
-            for key, plan in plans.items()
+            for key, plan in plans
             if plan.actions or plan.error or plan.held_back or plan.after_s is not None
         }
 
@@ -268,17 +268,6 @@ class PlanRecord:
         return record
 
 
-def place_of(kind: Kind[Any]) -> str:
-    """Return the name of the bucket, or of the kind in a cluster, that has the objects."""
-    match kind:
-        case KvKind():
-            return kind.bucket
-        case KubeKind():
-            return f"{kind.kind}.{kind.api_version}"
-        case _:
-            return kind.name
-
-
 _reason: ContextVar[str | UnsetType] = ContextVar("reason", default=UNSET)
 
 
@@ -307,22 +296,19 @@ def actions_of(
     if after is None:
         yield Action(action="delete", kind=kind.name, key=key, reason=reason)
         return
-    differences = value_differences(kind, before, after)
+    fields = value_differences(kind, before, after)
     if before is None:
-        yield Action(action="create", kind=kind.name, key=key, diff=differences)
+        yield Action(action="create", kind=kind.name, key=key, diff=fields)
         return
-    status = (
-        ()
-        if kind.plain
-        else tuple(
-            diff
-            for diff in differences
-            if diff.path == "status" or diff.path.startswith(("status.", "status["))
-        )
+    of_status = ("status.", "status[")
+    status = tuple(
+        field
+        for field in fields
+        if not kind.plain and (field.path == "status" or field.path.startswith(of_status))
     )
-    desired_differences = tuple(diff for diff in differences if diff not in status)
-    if desired_differences:
-        yield Action(action="update", kind=kind.name, key=key, diff=desired_differences)
+    desired = tuple(field for field in fields if field not in status)
+    if desired:
+        yield Action(action="update", kind=kind.name, key=key, diff=desired)
     if status:
         yield Action(action="status", kind=kind.name, key=key, diff=status)
 
@@ -340,7 +326,12 @@ def value_differences(
     visible = [diff for diff in compared if not _is_own(diff.path)]
     if not visible and before is not None:
         visible = compared
-    return tuple(_masked(kind, diff) for diff in visible)
+    is_secret = _is_secret(kind)
+    masked = []
+    for diff in visible:
+        secret = is_secret and diff.path.startswith(_SECRET_FIELDS)
+        masked.append(Difference(diff.path, *_mask_pair(diff.before, diff.after, secret=secret)))
+    return tuple(masked)
 
 
 def _value(kind: Kind[Any], value: bytes | None) -> object:
@@ -352,11 +343,8 @@ def _value(kind: Kind[Any], value: bytes | None) -> object:
         return value.decode(errors="backslashreplace")
     if not isinstance(parsed, dict):
         return parsed
-    untyped = kind.type is bytes and isinstance(parsed.get("metadata"), dict)
-    if kind.plain and not untyped:
-        return parsed
     metadata = parsed.get("metadata")
-    if not isinstance(metadata, dict):
+    if not isinstance(metadata, dict) or (kind.plain and kind.type is not bytes):
         return parsed
     kept = {name: value for name, value in metadata.items() if name not in SERVERS_OWN}
     other_fields = {name: value for name, value in parsed.items() if name != "metadata"}
@@ -368,12 +356,6 @@ def _is_own(path: str) -> bool:
     if not path.startswith(('metadata.labels["', 'metadata.annotations["')):
         return False
     return path.endswith(tuple(f'/{name}"]' for name in _OWN_NAMES))
-
-
-def _masked(kind: Kind[Any], difference: Difference) -> Difference:
-    secret = _is_secret(kind) and difference.path.startswith(_SECRET_FIELDS)
-    before, after = _mask_pair(difference.before, difference.after, secret=secret)
-    return Difference(difference.path, before, after)
 
 
 def _is_secret(kind: Kind[Any]) -> bool:

@@ -7,26 +7,18 @@ and whatever runs over them needs no second way. The planned states of a bucket 
 
 import asyncio
 import copy
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
 
-from natsctl.core.plan.record import PlanRecord, place_of
+from natsctl.core.plan.record import PlanRecord
+from natsctl.core.tape import place_of
 from natsctl.core.task_group import together
 from natsctl.errors import (
     ConflictError,
@@ -40,8 +32,7 @@ from natsctl.model import documents
 from natsctl.model.documents import VOLATILE, Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.managed_fields import ManagedFields
-from natsctl.model.manifests import KubeKind, Reference
-from natsctl.model.objects import Metadata
+from natsctl.model.manifests import KubeKind
 from natsctl.model.store import (
     DRY_RUN,
     FIRST_PLANNED,
@@ -49,12 +40,10 @@ from natsctl.model.store import (
     Applied,
     Deleted,
     Discovers,
-    EventType,
     Guarded,
     JetStream,
     Listed,
     Listing,
-    ManifestStore,
     ManifestStores,
     Requester,
     ResourceType,
@@ -62,7 +51,6 @@ from natsctl.model.store import (
     Store,
     Stored,
     Stores,
-    SyncNote,
     WatchEvent,
     WriteGuard,
     planned_revision,
@@ -72,7 +60,7 @@ from natsctl.model.times import time_text
 S = TypeVar("S", bound=Stores)
 
 MISSING = "missing"  # the incarnation of a store that does not exist
-RECORDS = "natsctl"  # the bucket of natsctl's own records, whose planned writes are no actions
+RECORDS = "kv/natsctl"  # the place of natsctl's own records, whose planned writes are no actions
 REOPEN_S = 5.0  # between two attempts to open a store that does not exist
 HISTORY_MAX = 64  # states of a key, as many as any bucket keeps
 
@@ -91,23 +79,11 @@ class PlannedState(msgspec.Struct, frozen=True):
     since: int  # the revision of the first planned state
 
 
-class Inbox:
+class Inbox(asyncio.Queue[WatchEvent | StoreError]):
     """The planned events that a watch has not delivered yet, and one event of the store."""
 
-    def __init__(self) -> None:
-        self.events = asyncio.Queue[WatchEvent | StoreError]()
-        self.busy = True  # whether the reader works on an event
-        self.listed = 0  # the newest planned revision that the end of a list has shown
-
-    async def forward(self, events: AsyncIterator[WatchEvent]) -> None:
-        """Add each event of the store once the reader has taken all before it."""
-        try:
-            async for event in events:
-                await self.events.join()
-                self.events.put_nowait(event)
-            self.events.put_nowait(WatchBrokenError("the watch of the store has ended"))
-        except StoreError as error:
-            self.events.put_nowait(error)
+    busy = True  # whether the reader works on an event
+    listed = 0  # the newest planned revision that the end of a list has shown
 
 
 class Overlay:
@@ -121,10 +97,6 @@ class Overlay:
         self.revisions = revisions
         self.inboxes: set[Inbox] = set()
 
-    @property
-    def settled(self) -> bool:
-        return not any(inbox.busy or not inbox.events.empty() for inbox in self.inboxes)
-
     def put(self, state: State, *, base: int, fresh: bool) -> None:
         """Plan a state above the stored revision *base*, and show it to every watch."""
         known = self.entries.get(state.key)
@@ -134,7 +106,7 @@ class Overlay:
             before = ()
         self.entries[state.key] = PlannedState(state, base, fresh, (*before, state), since)
         for inbox in self.inboxes:
-            inbox.events.put_nowait(_event(state))
+            inbox.put_nowait(_event(state))
 
     def supersedes(self, key: str, revision: int) -> bool:
         """Return whether a stored state replaces the planned one, which is then dropped.
@@ -153,12 +125,17 @@ class Overlay:
 
 
 class PlanningStore:
-    """The objects of one kind, with planned writes in an overlay; a `Store`.
+    """The objects of one kind, with planned writes in an overlay; a `Store` or a `ManifestStore`.
 
     *Guarantees.* No write is stored. A write is accepted or rejected as the store would do it: a
     stored object is compared at the store's leader, a planned one in the overlay. Reads and watches
     of all stores over the same overlay show the planned writes. If another client changes an object
     in the store, its planned state is dropped.
+
+    Every write to a cluster is sent as a dry run, so its result has the defaults of the server, and
+    admission and field conflicts are the server's. The server knows nothing of earlier planned
+    writes: it checks each one against the stored object. An object that the plan deletes and
+    creates again is not checked.
 
     Args:
         stored: the store below, whose writes are dry runs; None if it does not exist.
@@ -176,14 +153,12 @@ class PlanningStore:
         guard: WriteGuard = UNGUARDED,
         reopen: Callable[[], Awaitable[Store | None]] | None = None,
     ) -> None:
-        self.kind = kind
-        self._stored = stored
-        self._overlay = overlay
-        self._record = record
+        self.kind: Any = kind
+        self._in_cluster = isinstance(kind, KubeKind)
+        self._stored: Any = stored
+        self._overlay, self._record, self._guard, self._reopen = overlay, record, guard, reopen
         if record is not None:
             overlay.records.add(record)
-        self._guard = guard
-        self._reopen = reopen
 
     # ---- reads
 
@@ -212,9 +187,14 @@ class PlanningStore:
                 state = await self._stored.get(key)
             except NotFoundError as missing:
                 state = Deleted(key, missing.deleted_at or 0)
-        if revision not in {None, state.revision}:
-            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        if revision not in {None, state.revision} or (
+            revision is not None and self._in_cluster and isinstance(state, Deleted)
+        ):
+            raise self._changed(key)
         return state, planned
+
+    def _changed(self, key: str) -> ConflictError:
+        return ConflictError(f"{key} of {self.kind.name} changed since it was read")
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`; the planned states follow the stored ones."""
@@ -225,21 +205,26 @@ class PlanningStore:
         return [*stored, *(() if planned is None else planned.states)][-HISTORY_MAX:]
 
     async def last_revision(self) -> int:
-        last = 0
-        if isinstance(self._stored, Sequenced):
-            last = await self._stored.last_revision()
-        return self._newest_planned(last)
+        store = self._stored
+        return self._newest(await store.last_revision() if isinstance(store, Sequenced) else 0)
 
     async def newest_revision(self) -> int:
-        newest = 0
-        if isinstance(self._stored, Sequenced):
-            newest = await self._stored.newest_revision()
-        return self._newest_planned(newest)
+        store = self._stored
+        return self._newest(await store.newest_revision() if isinstance(store, Sequenced) else 0)
 
-    def _newest_planned(self, newest: int) -> int:
-        planned = (planned.state for planned in self._overlay.entries.values())
-        revisions = (state.revision for state in planned if self.kind.holds(state.key))
-        return max(revisions, default=newest)
+    def _newest(self, stored: int) -> int:
+        states = (planned.state for planned in self._overlay.entries.values())
+        revisions = (state.revision for state in states if self.kind.holds(state.key))
+        return max(revisions, default=stored)
+
+    async def locate(self, manifest: Document) -> str:
+        return cast("str", await self._stored.locate(manifest))
+
+    async def managed(self, key: str) -> ManagedFields:
+        """See `ManifestStore.managed`; of a planned object, nothing is known."""
+        if key in self._overlay.entries:
+            raise NotFoundError(f"{key} of {self.kind.name} has planned changes")
+        return cast("ManagedFields", await self._stored.managed(key))
 
     # ---- writes
 
@@ -250,42 +235,52 @@ class PlanningStore:
             raise ConflictError(f"{key} of {self.kind.name} exists")
         base = current.revision if planned is None else planned.base
         new = await self._checked_create(key, value, base=base)
-        return cast("Stored", self._plan(key, None, new, planned, base=base, fresh=True))
+        return cast("Stored", self._plan(current, new, planned, base=base, fresh=True))
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         self._guard.check(self.kind)
         current, planned = await self._current(key, revision)
-        base, fresh = (revision, False) if planned is None else (planned.base, planned.fresh)
-        before = current.value if isinstance(current, Stored) else None
-        if fresh or before is None:
-            fresh, new = True, await self._checked_create(key, value, base=base)
+        base = revision if planned is None else planned.base
+        fresh = (planned is not None and planned.fresh) or isinstance(current, Deleted)
+        if fresh:
+            new = await self._checked_create(key, value, base=base)
         else:
             new = await self._checked(value, lambda it: it.update(key, value, revision=base))
-        return cast("Stored", self._plan(key, before, new, planned, base=base, fresh=fresh))
+        stored = cast("Stored", self._plan(current, new, planned, base=base, fresh=fresh))
+        if self._in_cluster:  # an object that is marked deleted goes with its last finalizer
+            self._overlay.appliers.pop(key, None)
+            metadata = self.kind.metadata(stored.value)
+            if metadata.deletion_timestamp is not None and not metadata.finalizers:
+                planned = self._overlay.entries[key]
+                self._plan(stored, None, planned, base=planned.base)
+        return stored
 
     async def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
     ) -> int:
         self._guard.check(self.kind)
         current, planned = await self._current(key, revision)
-        gone = isinstance(current, Deleted) and not (purge and current.revision)
-        if gone and revision is None:
+        if isinstance(current, Stored):
+            if uid and self._in_cluster and uid != self._uid(current):
+                raise ConflictError(f"{key} of {self.kind.name} is a different object now")
+        elif not (purge and current.revision) and revision is None:
             await self.get(key)  # raises
         base = current.revision if planned is None else planned.base
         if planned is None or not planned.fresh:
             await self._checked(b"", lambda it: it.delete(key, revision=base, uid=uid, purge=purge))
-        return self._remove(current, planned, base=base, purge=purge)
-
-    def _remove(
-        self, current: State, planned: PlannedState | None, *, base: int, purge: bool
-    ) -> int:
-        before = current.value if isinstance(current, Stored) else None
-        return self._plan(current.key, before, None, planned, base=base, purge=purge).revision
+        if self._in_cluster and isinstance(current, Stored):
+            metadata = self.kind.metadata(current.value)
+            if metadata.finalizers and metadata.deletion_timestamp is not None:
+                return current.revision - 1
+            if metadata.finalizers:  # they hold the object, which is then marked deleted
+                marked = documents.marked_deleted(documents.parse(current.value))
+                self._replace(current, marked, planned)
+                return current.revision
+        return self._plan(current, None, planned, base=base, purge=purge).revision
 
     def _plan(
         self,
-        key: str,
-        before: bytes | None,
+        current: State,
         value: bytes | None,
         planned: PlannedState | None,
         *,
@@ -297,46 +292,127 @@ class PlanningStore:
 
         Raises `ConflictError` if another sync has planned a state of the key since.
         """
-        overlay, record = self._overlay, self._record
+        overlay, record, key = self._overlay, self._record, current.key
+        before = current.value if isinstance(current, Stored) else None
         if overlay.entries.get(key) is not planned:
-            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+            raise self._changed(key)
         if record is not None:
             record.check(overlay.place, self.kind, key)
-        revision, state = next(overlay.revisions), None
-        if value is not None:
-            value = self._numbered(value, revision)
-            state = Stored(key, revision, value)
-        overlay.put(state or Deleted(key, revision, purge), base=base, fresh=fresh)
+        revision = next(overlay.revisions)
+        if value is not None and self._in_cluster:
+            document = documents.parse(value)
+            metadata = {**documents.metadata_of(document), "resourceVersion": str(revision)}
+            value = documents.render({**document, "metadata": metadata})
+        deleted = Deleted(key, revision, purge)
+        state = deleted if value is None else Stored(key, revision, value)
+        overlay.put(state, base=base, fresh=fresh)
         if record is not None and not (before is None and value is None):
             record.wrote(overlay.place, self.kind, key, before, value)
-        return state or Deleted(key, revision, purge)
+        return state
 
-    def _numbered(self, value: bytes, revision: int) -> bytes:  # noqa: ARG002 - NATS keeps the revision apart
-        """Return the value as the store would return it at the planned revision."""
-        return value
-
-    async def _checked(self, value: bytes, write: Callable[[Store], Awaitable[Any]]) -> bytes:
+    async def _checked(self, value: bytes, write: Callable[[Any], Awaitable[Any]]) -> bytes:
         """Send a dry run; return the value that the server would store, else the *value*."""
+        answer = None
         if self._stored is not None:
-            try:
+            with suppress(NotStoredError):
                 answer = await write(self._stored)
-            except NotStoredError:
-                return value
-            return answer.value if isinstance(answer, Stored) else value
-        return value
+        return answer.value if isinstance(answer, Stored) else value
 
-    async def _checked_create(self, key: str, value: bytes, *, base: int) -> bytes:  # noqa: ARG002 - of a deleted object
+    async def _checked_create(self, key: str, value: bytes, *, base: int) -> bytes:
+        if base and self._in_cluster:  # the server still has the object that the plan deletes
+            return documents.render(_recreated(None, documents.parse(value)))
         return await self._checked(value, lambda stored: stored.create(key, value))
+
+    def _uid(self, stored: Stored) -> str:
+        return cast("str", self.kind.metadata(stored.value).uid)
+
+    # ---- writes of manifests
+
+    async def check_create(self, manifest: Document, *, manager: str) -> None:
+        self._guard.check(self.kind)
+        await self._stored.check_create(manifest, manager=manager)
+
+    async def apply(
+        self, manifest: Document, *, manager: str, uid: str, force: bool = False
+    ) -> Stored:
+        self._guard.check(self.kind)
+        key = await self.locate(manifest)
+        state, planned = await self._current(key)
+        current = state if isinstance(state, Stored) else None
+        if ("" if current is None else self._uid(current)) != uid:
+            raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
+        alone = planned is None or self._overlay.appliers.get(key) == manager
+        fresh = planned is not None and planned.fresh
+        if planned is not None and ((fresh and planned.base) or current is None):
+            new = _recreated(current, manifest)
+        else:
+            answer = await self._stored.apply(
+                manifest, manager=manager, uid="" if fresh else uid, force=force
+            )
+            new = documents.parse(answer.value)
+            if current is not None and (fresh or not alone):
+                new = await self._combined(current, new, alone=alone, fresh=fresh)
+        stored = self._replace(state, new, planned)
+        if alone:
+            self._overlay.appliers[key] = manager
+        return stored
+
+    async def patch_status(
+        self, key: str, patch: Document, *, revision: int | None = None
+    ) -> Stored:
+        self._guard.check(self.kind)
+        current = await self.get(key)
+        if revision not in {None, current.revision}:
+            raise self._changed(key)
+        planned = self._overlay.entries.get(key)
+        if planned is None or not planned.fresh:
+            await self._stored.patch_status(key, patch)
+        new = documents.with_status(documents.parse(current.value), patch)
+        self._overlay.appliers.pop(key, None)
+        return self._replace(current, new, planned)
+
+    def _replace(self, current: State, new: Document, planned: PlannedState | None) -> Stored:
+        """Plan the new state of an object, unless it is the present one."""
+        base, fresh = 0, True
+        if isinstance(current, Stored):
+            states = (documents.parse(current.value), new)
+            if documents.same(*(documents.without_metadata(state, VOLATILE) for state in states)):
+                return current
+            base, fresh = current.revision, False
+        if planned is not None:
+            base, fresh = planned.base, planned.fresh or fresh
+        value = documents.render(new)
+        return cast("Stored", self._plan(current, value, planned, base=base, fresh=fresh))
+
+    async def _combined(
+        self, current: Stored, answer: Document, *, alone: bool, fresh: bool
+    ) -> Document:
+        """Return the planned state with the change that the server's answer makes."""
+        planned = documents.parse(current.value)
+        if fresh:
+            own = {name: documents.metadata_of(planned).get(name) for name in _IDENTITY}
+            combined = answer if alone else documents.merge_patch(planned, answer)
+            return {**combined, "metadata": {**documents.metadata_of(combined), **own}}
+        stored = documents.parse((await self._stored.get(current.key)).value)
+        return documents.merge_patch(planned, documents.patch_between(stored, answer))
 
     # ---- watch
 
     @asynccontextmanager
-    async def watch(
-        self,
-        shown: Collection[str] | None = None,  # noqa: ARG002 - the store has fewer keys
-    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def watch(self, _shown: object = None) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        # the store has fewer keys than the reader was shown
         below = aclosing(self._missing()) if self._stored is None else self._stored.watch()
         inbox = Inbox()
+
+        async def forward(events: AsyncIterator[WatchEvent]) -> None:
+            try:
+                async for event in events:
+                    await inbox.join()  # the reader has taken all before it
+                    inbox.put_nowait(event)
+                inbox.put_nowait(WatchBrokenError("the watch of the store has ended"))
+            except StoreError as error:
+                inbox.put_nowait(error)
+
         self._overlay.inboxes.add(inbox)
         try:
             async with (
@@ -344,7 +420,7 @@ class PlanningStore:
                 together() as group,
                 aclosing(self._events(inbox)) as events,
             ):
-                forwarding = group.create_task(inbox.forward(stored), name="changes below a plan")
+                forwarding = group.create_task(forward(stored), name="changes below a plan")
                 try:
                     yield events
                 finally:
@@ -368,9 +444,9 @@ class PlanningStore:
         """Yield what a watch shows; the end of a list shows every planned state."""
         while True:
             inbox.busy = False
-            event = await inbox.events.get()
+            event = await inbox.get()
             inbox.busy = True
-            inbox.events.task_done()
+            inbox.task_done()
             if isinstance(event, StoreError):
                 raise event
             for shown in self._show(event, inbox):
@@ -396,176 +472,20 @@ class PlanningStore:
 
     def _planned_event(self, event: Applied | Deleted) -> Iterator[WatchEvent]:
         """Yield the event of a planned state, unless the object belongs to another kind."""
-        if self.kind.holds(event.stored.key if isinstance(event, Applied) else event.key):
-            yield event
+        stored = event.stored if isinstance(event, Applied) else None
+        key = event.key if isinstance(event, Deleted) else event.stored.key
+        if not self.kind.holds(key):
+            return
+        if stored is not None and self._in_cluster:
+            labels = self.kind.metadata(stored.value).labels
+            if not self.kind.selector.matches(labels):
+                yield Deleted(key, stored.revision)
+                return
+        yield event
 
 
 def _event(state: State) -> Applied | Deleted:
     return Applied(state) if isinstance(state, Stored) else state
-
-
-class PlanningManifestStore(PlanningStore):
-    """The objects of one kind of a cluster, with planned writes above them; a `ManifestStore`.
-
-    Every write is sent as a dry run, so its result has the defaults of the server, and admission
-    and field conflicts are the server's. The server knows nothing of earlier planned writes: it
-    checks each one against the stored object. An object that the plan deletes and creates again is
-    not checked.
-    """
-
-    kind: KubeKind[Any]
-    _stored: ManifestStore
-
-    async def locate(self, manifest: Document) -> str:
-        return await self._stored.locate(manifest)
-
-    async def check_create(self, manifest: Document, *, manager: str) -> None:
-        self._guard.check(self.kind)
-        await self._stored.check_create(manifest, manager=manager)
-
-    async def managed(self, key: str) -> ManagedFields:
-        """See `ManifestStore.managed`; of a planned object, nothing is known."""
-        if key in self._overlay.entries:
-            raise NotFoundError(f"{key} of {self.kind.name} has planned changes")
-        return await self._stored.managed(key)
-
-    async def apply(
-        self, manifest: Document, *, manager: str, uid: str, force: bool = False
-    ) -> Stored:
-        self._guard.check(self.kind)
-        key = await self.locate(manifest)
-        state, planned = await self._current(key)
-        current = state if isinstance(state, Stored) else None
-        if ("" if current is None else self._uid(current)) != uid:
-            raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
-        alone = planned is None or self._overlay.appliers.get(key) == manager
-        if (planned is not None and planned.fresh and planned.base) or _deleted(planned):
-            new = _recreated(current, manifest)
-        else:
-            fresh = planned is not None and planned.fresh
-            answer = documents.parse(
-                (
-                    await self._stored.apply(
-                        manifest, manager=manager, uid="" if fresh else uid, force=force
-                    )
-                ).value
-            )
-            new = await self._combined(key, current, answer, alone=alone, fresh=fresh)
-        stored = self._replace(key, current, new, planned)
-        if alone:
-            self._overlay.appliers[key] = manager
-        return stored
-
-    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        # an object that is marked deleted goes with its last finalizer
-        stored = await super().update(key, value, revision=revision)
-        self._overlay.appliers.pop(key, None)
-        metadata = self.kind.metadata(stored.value)
-        if metadata.deletion_timestamp is not None and not metadata.finalizers:
-            planned = self._overlay.entries[key]
-            super()._remove(stored, planned, base=planned.base, purge=False)
-        return stored
-
-    async def patch_status(
-        self, key: str, patch: Document, *, revision: int | None = None
-    ) -> Stored:
-        self._guard.check(self.kind)
-        current = await self.get(key)
-        if revision not in {None, current.revision}:
-            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
-        planned = self._overlay.entries.get(key)
-        if planned is None or not planned.fresh:
-            await self._stored.patch_status(key, patch)
-        new = documents.with_status(documents.parse(current.value), patch)
-        self._overlay.appliers.pop(key, None)
-        return self._replace(key, current, new, planned)
-
-    def _replace(
-        self, key: str, current: Stored | None, new: Document, planned: PlannedState | None
-    ) -> Stored:
-        """Plan the new state of an object, unless it is the present one."""
-        if current is not None:
-            states = (documents.parse(current.value), new)
-            if documents.same(*(documents.without_metadata(state, VOLATILE) for state in states)):
-                return current
-        before = None if current is None else current.value
-        base = 0 if current is None else current.revision
-        fresh = current is None
-        if planned is not None:
-            base, fresh = planned.base, planned.fresh or fresh
-        new_value = documents.render(new)
-        return cast("Stored", self._plan(key, before, new_value, planned, base=base, fresh=fresh))
-
-    async def _combined(
-        self, key: str, current: Stored | None, answer: Document, *, alone: bool, fresh: bool
-    ) -> Document:
-        """Return the planned state with the change that the server's answer makes."""
-        if current is None or (alone and not fresh):
-            return answer
-        planned = documents.parse(current.value)
-        if fresh:
-            own = {name: documents.metadata_of(planned).get(name) for name in _IDENTITY}
-            combined = answer if alone else documents.merge_patch(planned, answer)
-            return {**combined, "metadata": {**documents.metadata_of(combined), **own}}
-        stored = documents.parse((await self._stored.get(key)).value)
-        return documents.merge_patch(planned, documents.patch_between(stored, answer))
-
-    def _remove(
-        self, current: State, planned: PlannedState | None, *, base: int, purge: bool
-    ) -> int:
-        # finalizers hold the object, which is then marked deleted
-        metadata = Metadata()
-        if isinstance(current, Stored):
-            metadata = self.kind.metadata(current.value)
-        if not (isinstance(current, Stored) and metadata.finalizers):
-            return super()._remove(current, planned, base=base, purge=purge)
-        if metadata.deletion_timestamp is not None:
-            return current.revision - 1
-        marked = documents.marked_deleted(documents.parse(current.value))
-        self._replace(current.key, current, marked, planned)
-        return current.revision
-
-    async def _current(
-        self, key: str, revision: int | None = None
-    ) -> tuple[State, PlannedState | None]:
-        current, planned = await super()._current(key, revision)
-        if revision is not None and not isinstance(current, Stored):
-            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime")
-        return current, planned
-
-    async def delete(
-        self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
-    ) -> int:
-        current, _ = await self._current(key, revision)
-        if uid and isinstance(current, Stored) and uid != self._uid(current):
-            raise ConflictError(f"{key} of {self.kind.name} is a different object now")
-        return await super().delete(key, revision=revision, uid=uid, purge=purge)
-
-    def _numbered(self, value: bytes, revision: int) -> bytes:
-        document = documents.parse(value)
-        metadata = {**documents.metadata_of(document), "resourceVersion": str(revision)}
-        return documents.render({**document, "metadata": metadata})
-
-    async def _checked_create(self, key: str, value: bytes, *, base: int) -> bytes:
-        if base:  # the server still has the object that the plan deletes
-            return documents.render(_recreated(None, documents.parse(value)))
-        return await super()._checked_create(key, value, base=base)
-
-    def _planned_event(self, event: Applied | Deleted) -> Iterator[WatchEvent]:
-        for shown in super()._planned_event(event):
-            if isinstance(shown, Applied):
-                labels = self.kind.metadata(shown.stored.value).labels
-                if not self.kind.selector.matches(labels):
-                    yield Deleted(shown.stored.key, shown.stored.revision)
-                    continue
-            yield shown
-
-    def _uid(self, stored: Stored) -> str:
-        return self.kind.metadata(stored.value).uid
-
-
-def _deleted(planned: PlannedState | None) -> bool:
-    return planned is not None and isinstance(planned.state, Deleted)
 
 
 def _recreated(current: Stored | None, document: Document) -> Document:
@@ -579,34 +499,30 @@ def _recreated(current: Stored | None, document: Document) -> Document:
 class NoRecorder:
     """Drops events; a `Recorder`."""
 
-    def event(
-        self,
-        key: str,
-        type: EventType,  # noqa: A002 - the name in Kubernetes
-        reason: str,
-        message: str,
-        regarding: Sequence[Reference] = (),
-        *,
-        sync: SyncNote | None = None,
-    ) -> None:
+    def event(self, *_args: object, **_fields: object) -> None:
         pass
 
 
-class _Planning(Guarded, Generic[S]):
-    """The overlays of the kinds of a system, the record of their planned writes, and the guard."""
+class PlanningStores(Guarded):
+    """The kinds of a system, with planned writes above them; a `Stores`, or a `Cluster`.
+
+    A bucket that does not exist is empty, and is not created, unless its kind forbids that. The
+    server of a cluster checks every write by a dry run (`dryRun=All`).
+    """
 
     forgets = True  # no record of failing keys
 
-    def __init__(self, stores: S, record: PlanRecord, revisions: Iterator[int]) -> None:
-        self._stores = stores.guarded(DRY_RUN)
-        self._record = record
-        self._revisions = revisions
+    def __init__(self, stores: Stores, record: PlanRecord, revisions: Iterator[int]) -> None:
+        self.missing: set[str] = set()  # the opened buckets that do not exist
+        self._stores: Any = stores.guarded(DRY_RUN)
+        self._record, self._revisions = record, revisions
         self._overlays: dict[str, Overlay] = {}
 
     @property
     def settled(self) -> bool:
         """True if every watch has delivered every planned write."""
-        return all(overlay.settled for overlay in self._overlays.values())
+        inboxes = (inbox for overlay in self._overlays.values() for inbox in overlay.inboxes)
+        return not any(inbox.busy or not inbox.empty() for inbox in inboxes)
 
     def recorded(self, record: PlanRecord) -> Self:
         recorded = copy.copy(self)
@@ -617,52 +533,36 @@ class _Planning(Guarded, Generic[S]):
     async def recorder(self, controller: str) -> AsyncIterator[NoRecorder]:  # noqa: ARG002 - no event is recorded
         yield NoRecorder()
 
-    def _overlay(self, place: str) -> Overlay:
-        return self._overlays.setdefault(place, Overlay(place, self._revisions))
-
-
-class PlanningStores(_Planning[Stores]):
-    """The buckets of a NATS system, with planned writes above them; a `Stores`.
-
-    A bucket that does not exist is empty, and is not created, unless its kind forbids that.
-    """
-
-    def __init__(self, stores: Stores, record: PlanRecord, revisions: Iterator[int]) -> None:
-        super().__init__(stores, record, revisions)
-        self.missing: set[str] = set()  # the opened buckets that do not exist
-
     async def open(self, kind: Kind[Any]) -> PlanningStore:
         stored = await self._opened(kind)
-        if stored is None and isinstance(kind, KvKind) and not kind.create:
-            stored = await self._stores.open(kind)  # raises that the bucket does not exist
-        return self._overlay_store(kind, stored, partial(self._opened, kind))
+        declared = stored.kind if stored is not None and isinstance(kind, KubeKind) else kind
+        return self.over(declared, stored, partial(self._opened, kind))
 
-    def over(self, kind: KvKind[Any], stored: Store | None) -> PlanningStore:
+    def over(
+        self,
+        kind: Kind[Any],
+        stored: Store | None,
+        reopen: Callable[[], Awaitable[Store | None]] | None = None,
+    ) -> PlanningStore:
         """Return a store with the planned writes of the kind's bucket above *stored*.
 
         *stored* is None if the bucket does not exist. Its writes must be dry runs.
         """
-        return self._overlay_store(kind, stored, None)
-
-    def _overlay_store(
-        self,
-        kind: Kind[Any],
-        stored: Store | None,
-        reopen: Callable[[], Awaitable[Store | None]] | None,
-    ) -> PlanningStore:
-        bucket = place_of(kind)
-        record = None if bucket == RECORDS else self._record
-        return PlanningStore(
-            kind, stored, self._overlay(bucket), record, guard=self.guard, reopen=reopen
-        )
+        place = place_of(kind)
+        overlay = self._overlays.setdefault(place, Overlay(place, self._revisions))
+        record = None if place == RECORDS else self._record
+        return PlanningStore(kind, stored, overlay, record, guard=self.guard, reopen=reopen)
 
     async def _opened(self, kind: Kind[Any]) -> Store | None:
         try:
-            store = await self._stores.open(kind)
+            store: Store = await self._stores.open(kind)
         except StoreMissingError:
-            self.missing.add(place_of(kind))
+            if not isinstance(kind, KvKind) or not kind.create:
+                raise
+            self.missing.add(kind.bucket)
             return None
-        self.missing.discard(place_of(kind))
+        if isinstance(kind, KvKind):
+            self.missing.discard(kind.bucket)
         return store
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
@@ -677,19 +577,6 @@ class PlanningStores(_Planning[Stores]):
             raise StoreError("these stores carry no requests")
         return await self._stores.request(subject, body, headers=headers, timeout_s=timeout_s)
 
-
-class PlanningManifestStores(_Planning[ManifestStores]):
-    """The kinds of a cluster, with planned writes above them; a `Cluster`.
-
-    The server checks every write by a dry run (`dryRun=All`). See `PlanningStores`.
-    """
-
-    async def open(self, kind: Kind[Any]) -> PlanningManifestStore:
-        stored = await self._stores.open(kind)
-        declared: KubeKind[Any] = stored.kind
-        overlay = self._overlay(place_of(declared))
-        return PlanningManifestStore(declared, stored, overlay, self._record, guard=self.guard)
-
     async def resource(self, api_version: str, kind: str) -> ResourceType:
         if not isinstance(self._stores, Discovers):
             raise StoreMissingError("this cluster cannot look kinds up")
@@ -701,7 +588,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     record: PlanRecord
     nats: PlanningStores
-    kube: PlanningManifestStores | None
+    kube: PlanningStores | None
 
     @property
     def settled(self) -> bool:
@@ -717,7 +604,7 @@ class Planned(msgspec.Struct, frozen=True):
         record = PlanRecord(key_of, continuous=self.record.continuous)
         kube = None if self.kube is None else self.kube.recorded(record)
         if kube is None and cluster is not None:
-            kube = PlanningManifestStores(cluster, record, count(FIRST_PLANNED + 1))
+            kube = PlanningStores(cluster, record, count(FIRST_PLANNED + 1))
         return Planned(record, self.nats.recorded(record), kube)
 
 
@@ -736,5 +623,5 @@ def planned(
     return Planned(
         record,
         PlanningStores(nats, record, revisions),
-        None if kube is None else PlanningManifestStores(kube, record, revisions),
+        None if kube is None else PlanningStores(kube, record, revisions),
     )

@@ -1,15 +1,29 @@
-"""Keeps the recordings of syncs in memory, within a bound."""
+"""Keeps recorded syncs in memory, within a bound, and writes them as recordings."""
 
+import base64
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import dropwhile
 from types import CodeType, TracebackType
+from typing import Any
 
 import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
 
-from natsctl.core.record.document import Delivery
+from natsctl.core.informer import Informer
+from natsctl.core.record.document import (
+    Delivery,
+    RecordedOutcome,
+    RecordedSlot,
+    RecordedState,
+    Recording,
+    Surface,
+    seed_of,
+)
 from natsctl.core.tape import (
+    NOTHING,
     DependencyStep,
     KeysStep,
     OutsideStep,
@@ -19,8 +33,13 @@ from natsctl.core.tape import (
     Step,
     StoreStep,
     Tape,
+    place_of,
 )
-from natsctl.model.store import Stored
+from natsctl.errors import DECODE_ERRORS
+from natsctl.model import exact_json
+from natsctl.model.kinds import Kind
+from natsctl.model.masking import Masker
+from natsctl.model.store import Deleted, Stored
 from natsctl.telemetry.exceptions import in_natsctl
 
 BYTES_MAX = 16 * 1024 * 1024
@@ -61,16 +80,21 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def size(self) -> int:
         """The approximate number of bytes that the recording holds."""
-        states = {id(stored): len(stored.value) for stored in self._states()}
-        own = sum(map(_own_bytes, self.steps))
-        return sum(states.values()) + own + STEP_BYTES * (len(self.steps) + len(states) + 10)
-
-    def _states(self) -> Iterator[Stored]:
-        change = self.delivery
+        change, own = self.delivery, 0
         around = () if change is None else (change.before, change.after)
-        yield from (stored for stored in (self.stored, self.last, *around) if stored is not None)
+        states = [self.stored, self.last, *around]
         for step in (*self.steps, *self.around):
-            yield from states_of(step)
+            states += states_of(step)
+        for step in self.steps:
+            match step:
+                case StoreStep(value=value) | OutsideStep(result=value):
+                    own += len(bytes(value))
+                case KeysStep(keys=keys) | QueryStep(keys=keys):
+                    own += POINTER_BYTES * len(keys)
+                case _:
+                    pass
+        shared = {id(stored): len(stored.value) for stored in states if stored is not None}
+        return sum(shared.values()) + own + STEP_BYTES * (len(self.steps) + len(shared) + 10)
 
 
 class Recordings:
@@ -132,13 +156,11 @@ class Recordings:
         return [key for name, key in self._kept if name == controller]
 
     def keep(self, recorded: KeptSync) -> None:
-        name = recorded.controller, recorded.key
-        size = recorded.size
+        name, size = (recorded.controller, recorded.key), recorded.size
         if size > self.bytes_max // SHARE:
-            recorded = msgspec.structs.replace(recorded, steps=(), around=(), complete=False)
+            recorded = replace(recorded, steps=(), around=(), complete=False)
             size = recorded.size
-        kept = self._kept.pop(name, None) or deque()
-        self._kept[name] = kept
+        self._kept[name] = kept = self._kept.pop(name, None) or deque()
         kept.append(recorded)
         self._sizes[id(recorded)] = size
         self.bytes += size
@@ -167,17 +189,6 @@ def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
     return tuple((users or frames)[-FRAMES_MAX:])
 
 
-def _own_bytes(step: Step) -> int:
-    """Return the bytes that only the step holds, beside the states of objects."""
-    match step:
-        case StoreStep(value=value) | OutsideStep(result=value):
-            return len(bytes(value))
-        case KeysStep(keys=keys) | QueryStep(keys=keys):
-            return POINTER_BYTES * len(keys)
-        case _:
-            return 0
-
-
 def states_of(step: Step) -> Iterator[Stored]:
     """Yield the states of objects that the step has."""
     match step:
@@ -195,3 +206,166 @@ def listed(steps: Iterable[Step]) -> Iterator[ReadStep]:
         if isinstance(step, KeysStep | QueryStep):
             for key in step.keys:
                 yield ReadStep(step.slot, key, step.slot.table.get(key))
+
+
+def traceback_text(frames: tuple[Frame, ...]) -> str:
+    """Return the text of a traceback: the file, the line and the function of each frame."""
+    lines = (
+        f'  File "{code.co_filename}", line {line}, in {code.co_qualname}' for code, line in frames
+    )
+    return "\n".join(lines)
+
+
+# ---- a recording, which leaves the process
+
+
+def recording_of(
+    kept: KeptSync,
+    informers: Mapping[str, Informer[Any]],
+    primary: Kind[Any],
+    *,
+    surface: Surface,
+    masked: bool,
+    version: str = "",
+    settings: Mapping[str, Any] | None = None,
+) -> Recording:
+    """Return a kept sync as a recording.
+
+    *informers* are those of the controller by slot, and *primary* is the kind of its keys.
+    *surface*, *version* and *settings* are the controller's. A *masked* recording has no secrets.
+    """
+    from importlib.metadata import version as installed  # noqa: PLC0415 - it takes long
+
+    writer = _Writer(informers, masked=masked)
+    place, masker = place_of(primary), writer.masker
+    if masker is not None:  # it notes every secret before anything is written
+        writer.written(kept, place)
+        writer.states.clear()
+        writer.numbers.clear()
+        masker.learned()
+    kinds = {name: informer.table.kind for name, informer in informers.items()}
+    return Recording(
+        natsctl=installed("natsctl"),
+        surface=surface,
+        controller=kept.controller,
+        controller_version=version,
+        place=place,
+        key=kept.key,
+        operation=str(kept.operation),
+        started=kept.started,
+        duration_s=kept.duration_s,
+        seed=seed_of(kept.key, kept.started),
+        planning=kept.planning,
+        masked=masked,
+        complete=kept.complete,
+        settings=dict(settings or {}),
+        outcome=RecordedOutcome(
+            error=writer.error(kept.error),
+            traceback=writer.text(traceback_text(kept.frames)),
+            after_s=kept.after_s,
+        ),
+        slots={
+            name: RecordedSlot(
+                kind=kind.name, place=place_of(kind), available=not informers[name].absent
+            )
+            for name, kind in kinds.items()
+        },
+        **writer.written(kept, place),
+        states=tuple(writer.states),
+    )
+
+
+class _Writer:
+    """Numbers the states of one recording, and names the slots in its steps."""
+
+    def __init__(self, informers: Mapping[str, Informer[Any]], *, masked: bool) -> None:
+        self.states: list[RecordedState] = []
+        self.numbers: dict[tuple[str, str, int], int] = {}
+        self.masker = Masker() if masked else None
+        self._slots = {informer: name for name, informer in informers.items()}
+
+    def written(self, kept: KeptSync, place: str) -> dict[str, Any]:
+        """Return the fields of the recording that have states; primaries are in *place*."""
+        change = kept.delivery
+        return {
+            "primary": self.state(place, kept.stored),
+            "last": self.state(place, kept.last),
+            "delivery": change
+            and replace(
+                change,
+                before=self.state(place, change.before),
+                after=self.state(place, change.after),
+                kind=None,
+            ),
+            "around": tuple(self.steps(kept.around)),
+            "steps": tuple(self.steps(kept.steps)),
+        }
+
+    def state(self, place: str, stored: Stored | None) -> int | None:
+        """Return the number of a state; a new one if it is not in the recording yet."""
+        if stored is None:
+            return None
+        key, revision = stored.key, stored.revision
+        number = self.numbers.get((place, key, revision))
+        if number is None:
+            number = self.numbers[place, key, revision] = len(self.states)
+            value = self._raw(place, stored.value)
+            text = "" if bytes(value) or self.masker else base64.b64encode(stored.value).decode()
+            self.states.append(
+                RecordedState(place=place, key=key, revision=revision, value=value, base64=text)
+            )
+        return number
+
+    def steps(self, steps: Sequence[Step]) -> Iterator[Any]:
+        """Yield the steps of a tape as those of a recording; reads of other tables are left out."""
+        for step in steps:
+            match step:
+                case ReadStep(slot=informer) if informer in self._slots:
+                    number = self.state(place_of(informer.table.kind), step.state)
+                    yield replace(step, slot=self._slots[informer], state=number)
+                case KeysStep(slot=informer) | QueryStep(slot=informer) if informer in self._slots:
+                    yield replace(step, slot=self._slots[informer])
+                case DependencyStep(place=place):
+                    numbers = tuple(self.state(place, stored) for stored in step.states)
+                    yield replace(step, states=numbers)
+                case StoreStep(place=place):
+                    yield replace(
+                        step,
+                        value=self._raw(place, bytes(step.value)),
+                        state=self.state(place, step.state),
+                        answer=self._answer(place, step.answer),
+                        error=self.error(step.error),
+                    )
+                case OutsideStep():  # in no store
+                    result = self._raw("outside", bytes(step.result))
+                    yield replace(step, result=result, error=self.error(step.error))
+                case _:
+                    pass
+
+    def error(self, error: RecordedError | None) -> RecordedError | None:
+        return None if error is None else replace(error, message=self.text(error.message))
+
+    def text(self, text: str) -> str:
+        return text if self.masker is None else self.masker.text(text)
+
+    def _answer(self, place: str, answer: Any) -> Any:
+        """Return an answer that is no state: a revision, a history, or field managers."""
+        if not isinstance(answer, list):
+            return msgspec.to_builtins(answer)
+        return [
+            {"deleted": entry.key, "revision": entry.revision, "purged": entry.purged}
+            if isinstance(entry, Deleted)
+            else {"state": self.state(place, entry)}
+            for entry in answer
+        ]
+
+    def _raw(self, place: str, value: bytes) -> Raw:
+        """Return a JSON value, masked if the recording is; `NOTHING` if the value is no JSON."""
+        try:
+            parsed = exact_json.decode(value)
+        except DECODE_ERRORS:
+            return NOTHING
+        if self.masker is None:
+            return Raw(value)
+        self.masker.learn(parsed, place=place)
+        return Raw(exact_json.encode(self.masker.masked(parsed, place=place)))

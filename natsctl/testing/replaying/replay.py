@@ -20,8 +20,7 @@ from natsctl.core.installation import INSTALLATION, KEY, Installation
 from natsctl.core.plan.record import PlanRecord
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import RecordedOutcome, Recording, read_recording
-from natsctl.core.record.recordings import Recordings, frames_of
-from natsctl.core.record.writing import traceback_text
+from natsctl.core.record.recordings import Recordings, frames_of, traceback_text
 from natsctl.core.sync import current_key
 from natsctl.core.tape import RecordedError
 from natsctl.errors import NotRecordedError, UsageError

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from natsctl import Controller, Kind, Object, Primary, kv, primary
+from natsctl.core.backends import Send, StoreProxy, T
 from natsctl.core.informer import Informer
-from natsctl.core.store_proxy import Send, StoreProxy, T
 from natsctl.core.writes import Writes
 from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.managed import (

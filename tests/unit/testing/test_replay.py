@@ -39,8 +39,7 @@ from natsctl import (
 )
 from natsctl.core.environment import within
 from natsctl.core.record.document import Recording, decode_recording
-from natsctl.core.record.recordings import KeptSync, Recordings
-from natsctl.core.record.writing import recording_of
+from natsctl.core.record.recordings import KeptSync, Recordings, recording_of
 from natsctl.core.tape import OutsideStep
 from natsctl.errors import InvalidInputError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation

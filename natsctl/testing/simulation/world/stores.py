@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from natsctl.core.store_proxy import Send, StoreProxy
+from natsctl.core.backends import Send, StoreProxy
 from natsctl.errors import UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
