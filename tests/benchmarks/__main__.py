@@ -19,21 +19,17 @@ from tests.benchmarks import (
     bench_console,
     bench_console_page,
     bench_faults,
-    bench_growth,
     bench_help,
     bench_hooks,
     bench_kube,
     bench_latency,
     bench_live,
-    bench_markers,
     bench_members,
     bench_memory,
-    bench_plan,
     bench_queue,
     bench_reconnect,
     bench_record,
     bench_shards,
-    bench_soak,
     bench_stall,
 )
 from tests.benchmarks.support.measured_server import QUICK, Sizes
@@ -75,15 +71,10 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "help": bench_help.run,
     "hooks": bench_hooks.run,
     "queue": queue,
-    "plan": bench_plan.run,
-    "markers": bench_markers.run,
     "cluster": bench_cluster.run,
-    "growth": bench_growth.run,
     "shards": bench_shards.run,
     "members": bench_members.run,
-    "soak": bench_soak.run,
 }
-ONLY_BY_NAME = {"soak"}  # takes long
 
 
 def circumstances(loop: str) -> dict[str, str]:
@@ -104,12 +95,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds")
     parser.add_argument("--rounds", type=int, help="number of rounds of each side")
-    parser.add_argument(
-        "--million", action="store_true", help="measure growth up to 1,000,000 keys"
-    )
+    parser.add_argument("--million", action="store_true", help="also reconnect with 1,000,000 keys")
     parser.add_argument("--stalled", type=int, help="number of keys of the stall benchmark")
-    parser.add_argument("--minutes", type=float, help="duration of the soak")
-    parser.add_argument("--per-minute", type=int, help="writes of the soak per minute")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args()
@@ -124,13 +111,9 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
     if options.rounds:
         sizes = msgspec.structs.replace(sizes, rounds=options.rounds, faults=options.rounds)
     if options.million:
-        sizes = msgspec.structs.replace(sizes, growth=(*sizes.growth, MILLION))
+        sizes = msgspec.structs.replace(sizes, reconnected=(*sizes.reconnected, MILLION))
     if options.stalled:
         sizes = msgspec.structs.replace(sizes, stalled=options.stalled)
-    if options.minutes:
-        sizes = msgspec.structs.replace(sizes, soak_minutes=options.minutes)
-    if options.per_minute:
-        sizes = msgspec.structs.replace(sizes, soak_per_minute=options.per_minute)
     return sizes
 
 
@@ -138,7 +121,7 @@ def main() -> None:
     options = arguments()
     sizes, environment = sizes_of(options), circumstances(options.loop)
     rows: list[Row] = []
-    for name in options.names or [known for known in BENCHMARKS if known not in ONLY_BY_NAME]:
+    for name in options.names or BENCHMARKS:
         started = time.monotonic()
         rows += asyncio.run(BENCHMARKS[name](sizes))  # type: ignore[arg-type]
         print(

@@ -51,7 +51,7 @@ class Measured:
 
 
 async def run(sizes: Sizes) -> list[Row]:
-    return [row for count in sizes.growth for row in await _measured(count)]
+    return [row for count in sizes.reconnected for row in await _measured(count)]
 
 
 async def _measured(count: int) -> list[Row]:

@@ -25,7 +25,6 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int = 5
     keys: int = 100_000
-    deleted: int = 360_000
     live: int = 200_000
     live_keys: int = 20_000
     live_per_s: int = 5_000
@@ -34,26 +33,22 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     faults: int = 3
     configmaps: int = 5_000
     sharded: int = 4_000
-    growth: tuple[int, ...] = (1_000, 10_000, 100_000)
+    reconnected: tuple[int, ...] = (1_000, 10_000, 100_000)
     stalled: int = 1_000_000
-    soak_minutes: float = 10.0
-    soak_per_minute: int = 100_000
     loop: str = "uvloop"
 
 
 QUICK = Sizes(
     rounds=3,
     keys=20_000,
-    deleted=40_000,
     live=20_000,
     live_keys=4_000,
     puts=2_000,
     faults=1,
     configmaps=500,
     sharded=1_000,
-    growth=(1_000, 20_000),
+    reconnected=(1_000, 20_000),
     stalled=50_000,
-    soak_minutes=2.0,
 )
 
 
