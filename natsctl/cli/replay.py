@@ -26,8 +26,7 @@ from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
 from natsctl.operate.fleet import open_fleet
 from natsctl.operate.objects import parse_name, parse_names
-from natsctl.testing.replaying.outcome import Verdict
-from natsctl.testing.replaying.replay import replay_recording
+from natsctl.testing.replaying.replay import Verdict, replay_recording
 
 app = App()
 

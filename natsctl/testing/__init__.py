@@ -1,19 +1,16 @@
 """Tests of controllers: memory stores, virtual time, a harness, and simulation under faults."""
 
-from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.cluster import MemoryCluster, MemoryKinds, MemoryManifestStore, MemoryResource
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.jetstream import MemoryJetStream
-from natsctl.testing.kinds import MemoryKinds, MemoryResource
-from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
-from natsctl.testing.recorder import MemoryRecorder, RecordedEvent
-from natsctl.testing.replaying.outcome import ReplayedSync
-from natsctl.testing.replaying.replay import ReplayError, replay
+from natsctl.testing.replaying.replay import ReplayedSync, ReplayError, replay
+from natsctl.testing.simulation.external import ExternalError, SimulatedExternal
 from natsctl.testing.simulation.finding import Finding, Report
 from natsctl.testing.simulation.objects import StoredObjects, load
 from natsctl.testing.simulation.simulate import SimulationError, simulate
-from natsctl.testing.simulation.world.external import ExternalError, SimulatedExternal
 from natsctl.testing.time import VirtualTimeLoop, in_virtual_time
+from natsctl.testing.watched import MemoryRecorder, RecordedEvent
 
 __all__ = [
     "Backup",

@@ -74,13 +74,18 @@ class MemoryJetStream:
             raise self._failure.with_traceback(None)
         match endpoint.split("."), dict(body or {}):
             case ["INFO"], _:
-                return {"streams": len(self._streams), "consumers": sum(self._consumer_counts())}
+                consumers = sum(len(stream.consumers) for stream in self._streams.values())
+                return {"streams": len(self._streams), "consumers": consumers}
             case ["STREAM", verb, *names], config:
-                return self._stream_request(verb, ".".join(names), config)
+                answer = self._stream_request(verb, ".".join(names), config)
             case ["CONSUMER", verb, stream, *names], request:
-                return self._consumer_request(verb, stream, ".".join(names), request)
+                known = self._existing(stream)
+                answer = _consumer_request(known, verb, ".".join(names), request)
             case _:
-                raise StoreError(f"{endpoint}: the JetStream API in memory has no such request")
+                answer = None
+        if answer is None:
+            raise StoreError(f"{endpoint}: the JetStream API in memory has no such request")
+        return answer
 
     def fail(self, error: StoreError | None) -> None:
         """Fail every request with *error*, until this is called with None."""
@@ -102,83 +107,40 @@ class MemoryJetStream:
             configs |= {f"{name}/{key}": config for key, config in sorted(stream.consumers.items())}
         return configs
 
-    def _consumer_counts(self) -> list[int]:
-        return [len(stream.consumers) for stream in self._streams.values()]
-
-    def _stream_request(self, verb: str, name: str, config: Config) -> dict[str, Any]:
+    def _stream_request(self, verb: str, name: str, config: Config) -> Config | None:
         match verb:
-            case "NAMES":
-                return {"streams": self.streams(), "total": len(self._streams)}
-            case "LIST":
-                infos = [self._streams[stream].info() for stream in self.streams()]
-                return {"streams": infos, "total": len(infos)}
+            case "NAMES" | "LIST":
+                names = self.streams()
+                infos = [self._streams[stream].info() for stream in names]
+                return {"streams": names if verb == "NAMES" else infos, "total": len(names)}
             case "CREATE":
-                return self._create_stream(name, config)
+                wanted, stream = self._stream_config(name, config), self._streams.get(name)
+                if stream is not None and stream.config != wanted:
+                    raise _error("stream name already in use with a different configuration", 10058)
+                return self._streams.setdefault(name, _Stream(wanted)).info()
             case "UPDATE":
-                return self._update_stream(name, config)
+                stream, wanted = self._existing(name), self._stream_config(name, config)
+                for field, words in _STREAM_FIXED.items():
+                    if wanted[field] != stream.config[field]:
+                        raise _error(f"stream configuration update can not change {words}", 10052)
+                stream.config = wanted
+                return stream.info()
             case "INFO":
                 return self._existing(name).info()
-            case "DELETE":
-                self._existing(name)
+            case "DELETE" if self._existing(name):
                 del self._streams[name]
                 return {"success": True}
-            case _:
-                raise StoreError(f"STREAM.{verb}: the JetStream API in memory has no such request")
-
-    def _create_stream(self, name: str, config: Config) -> dict[str, Any]:
-        wanted = self._stream_config(name, config)
-        existing = self._streams.get(name)
-        if existing is not None and existing.config != wanted:
-            raise _error("stream name already in use with a different configuration", 10058)
-        if existing is None:
-            self._streams[name] = _Stream(wanted)
-        return self._streams[name].info()
-
-    def _update_stream(self, name: str, config: Config) -> dict[str, Any]:
-        stream = self._existing(name)
-        wanted = self._stream_config(name, config)
-        for field, words in _STREAM_FIXED.items():
-            if wanted[field] != stream.config[field]:
-                raise _error(f"stream configuration update can not change {words}", 10052)
-        stream.config = wanted
-        return stream.info()
+        return None
 
     def _stream_config(self, name: str, config: Config) -> Config:
         if config.get("name") != name:
             raise _error("stream name in subject does not match request", 10056)
         wanted = {"subjects": [name], **STREAM_DEFAULTS, **config}
-        other_streams = (
-            stream for stream in self._streams.values() if stream.config["name"] != name
-        )
-        other_subjects = [
-            subject for stream in other_streams for subject in stream.config["subjects"]
-        ]
-        if any(_overlap(ours, theirs) for ours in wanted["subjects"] for theirs in other_subjects):
+        others = (stream.config for stream in self._streams.values())
+        taken = [s for other in others if other["name"] != name for s in other["subjects"]]
+        if any(_overlap(ours, theirs) for ours in wanted["subjects"] for theirs in taken):
             raise _error("subjects overlap with an existing stream", 10065)
         return wanted
-
-    def _consumer_request(
-        self, verb: str, stream_name: str, name: str, request: Config
-    ) -> dict[str, Any]:
-        stream = self._existing(stream_name)
-        match verb:
-            case "NAMES":
-                return {"consumers": sorted(stream.consumers), "total": len(stream.consumers)}
-            case "LIST":
-                infos = [stream.consumer_info(consumer) for consumer in sorted(stream.consumers)]
-                return {"consumers": infos, "total": len(infos)}
-            case "CREATE":
-                return _put_consumer(stream, name, request)
-            case "INFO":
-                return stream.consumer_info(name)
-            case "DELETE":
-                stream.consumer_info(name)
-                del stream.consumers[name]
-                return {"success": True}
-            case _:
-                raise StoreError(
-                    f"CONSUMER.{verb}: the JetStream API in memory has no such request"
-                )
 
     def _existing(self, name: str) -> "_Stream":
         if name not in self._streams:
@@ -219,19 +181,33 @@ class _Stream:
         }
 
 
-def _put_consumer(stream: _Stream, name: str, request: Config) -> dict[str, Any]:
-    wanted = {**CONSUMER_DEFAULTS, **request["config"]}
-    before = stream.consumers.get(name)
-    action = request.get("action", "")
-    if before is None and action == "update":
-        raise _error("consumer does not exist", 10149)
-    if before is not None and action == "create" and before != wanted:
-        raise _error("consumer already exists", 10148)
-    for field, words in _CONSUMER_FIXED.items():
-        if before is not None and before[field] != wanted[field]:
-            raise _error(f"{words} can not be updated", 10012)
-    stream.consumers[name] = wanted
-    return stream.consumer_info(name)
+def _consumer_request(stream: _Stream, verb: str, name: str, request: Config) -> Config | None:
+    match verb:
+        case "NAMES":
+            return {"consumers": sorted(stream.consumers), "total": len(stream.consumers)}
+        case "LIST":
+            infos = [stream.consumer_info(consumer) for consumer in sorted(stream.consumers)]
+            return {"consumers": infos, "total": len(infos)}
+        case "CREATE":
+            wanted = {**CONSUMER_DEFAULTS, **request["config"]}
+            before, action = stream.consumers.get(name), request.get("action", "")
+            if before is None and action == "update":
+                raise _error("consumer does not exist", 10149)
+            if before is not None and action == "create" and before != wanted:
+                raise _error("consumer already exists", 10148)
+            for field, words in _CONSUMER_FIXED.items():
+                if before is not None and before[field] != wanted[field]:
+                    raise _error(f"{words} can not be updated", 10012)
+            stream.consumers[name] = wanted
+            return stream.consumer_info(name)
+        case "INFO":
+            return stream.consumer_info(name)
+        case "DELETE":
+            stream.consumer_info(name)
+            del stream.consumers[name]
+            return {"success": True}
+        case _:
+            return None
 
 
 def _error(text: str, code: int) -> StoreError:

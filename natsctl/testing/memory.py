@@ -26,8 +26,7 @@ from natsctl.model.store import (
 )
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.jetstream import MemoryJetStream, changes_something
-from natsctl.testing.recorder import MemoryRecorder
-from natsctl.testing.watched import WatchedObjects, WatchedStore
+from natsctl.testing.watched import MemoryRecorder, WatchedObjects, WatchedStore
 
 HISTORY = 5
 DAY = 1 << 50  # far more than the writes of a bucket, which are its clock
@@ -365,8 +364,9 @@ class MemoryStores(Guarded):
     def store(self, kind: Kind[Any]) -> MemoryStore:
         """Return the kind's store; the first call creates the bucket."""
         name = stream_of(kind.bucket) if isinstance(kind, KvKind) else kind.name
-        bucket = self._buckets.setdefault(name, _Bucket(kind))
-        return MemoryStore(kind, bucket, guard=self.guard)
+        if name not in self._buckets:
+            self._buckets[name] = _Bucket(kind)
+        return MemoryStore(kind, self._buckets[name], guard=self.guard)
 
     @property
     def delivered(self) -> bool:

@@ -13,8 +13,8 @@ import pytest
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.recorder import RecordedEvent
 from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing.watched import RecordedEvent
 
 _OTHER_PLUGINS = ("asyncio", "anyio", "trio")
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import functools
+import heapq
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec
@@ -26,6 +28,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     Raises `RuntimeError` if every task waits for something that nothing in the loop will do.
     """
 
+    _ready: deque[asyncio.Handle]  # of asyncio's loop, as those that follow
+    _scheduled: list[asyncio.TimerHandle]
+    _timer_cancelled_count: int
+
     def __init__(self) -> None:
         self._now = 0.0
         self._threads = 0
@@ -43,11 +49,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
     @property
-    def has_real_work(self) -> bool:
-        """True if a function runs in a thread, or a subprocess was started."""
-        return self._threads > 0 or bool(self._processes)
-
-    @property
     def waits_for_real_work(self) -> bool:
         """True while a function runs in a thread, or a subprocess runs."""
         self._processes = [child for child in self._processes if child.get_returncode() is None]
@@ -60,7 +61,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         work = (executor or self._pool).submit(func, *args)
         future = asyncio.wrap_future(work, loop=self)
         self._threads += 1
-        work.add_done_callback(self._thread_ends)  # runs after the callback of the future
+
+        def ended() -> None:
+            self._threads -= 1
+
+        def report(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self.call_soon_threadsafe(ended)
+
+        work.add_done_callback(report)  # runs after the callback of the future
         return future
 
     async def subprocess_exec(self, *args: Any, **options: Any) -> Any:
@@ -79,55 +88,48 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._processes.append(child[0])
         return child
 
-    def _thread_ends(self, _: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self.call_soon_threadsafe(self._thread_ended)
+    def _run_once(self) -> None:
+        """Call what is ready as asyncio does; only a jump asks the selector, which is slow."""
+        ready, scheduled = self._ready, self._scheduled
+        if not ready or self._threads or self._processes:
+            super()._run_once()  # type: ignore[misc]  # typeshed has no private method
+            return
+        due = self._now + RESOLUTION_S
+        while scheduled and scheduled[0].when() < due:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
+            self._timer_cancelled_count -= timer.cancelled()
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001 - as asyncio does
 
-    def _thread_ended(self) -> None:
-        self._threads -= 1
 
-
-class _Jump(selectors.BaseSelector):
+class _Jump(selectors.DefaultSelector):
     """A selector that moves the clock instead of waiting for *timeout* seconds."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
-        self._real = selectors.DefaultSelector()
+        super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout == 0 and not self._loop.has_real_work:
-            return []  # a system call for each step would take a tenth of the time
-        ready = self._real.select(0)
+        ready = super().select(0)
         if ready or timeout == 0:
             return ready
         if self._loop.waits_for_real_work:
-            return self._wait_for_real_work()
+            ready = super().select(REAL_WORK_S)
+            if not ready:
+                raise RuntimeError(
+                    f"a thread or a subprocess has run for {REAL_WORK_S:g} s, and virtual time "
+                    "stands still until it ends: does it wait for something that happens later in "
+                    "virtual time?"
+                )
+            return ready
         if timeout is None:
             raise RuntimeError("every task waits for something that nothing will do")
         self._loop.jump(max(timeout, 0))
         return []
-
-    def _wait_for_real_work(self) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._real.select(REAL_WORK_S)
-        if not ready:
-            raise RuntimeError(
-                f"a thread or a subprocess has run for {REAL_WORK_S:g} s, and virtual time stands "
-                "still until it ends: does it wait for something that happens later in virtual "
-                "time?"
-            )
-        return ready
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -1,14 +1,24 @@
-"""Watches, injected faults and guarded writes, which all stores in memory have."""
+"""Watches, injected faults, guarded writes and events, which all stores in memory have."""
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from natsctl.errors import StoreError, WatchBrokenError
 from natsctl.model.kinds import Kind
-from natsctl.model.store import WatchEvent, WriteGuard
+from natsctl.model.manifests import Reference
+from natsctl.model.store import EventType, Guarded, SyncNote, WatchEvent, WriteGuard
 
 ChangeT = TypeVar("ChangeT")
 KindT = TypeVar("KindT", bound=Kind[Any])
@@ -136,3 +146,40 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
                 yield shown_event
                 self._was_taken(shown, shown_event, change)
         raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
+
+
+class RecordedEvent(msgspec.Struct, frozen=True):
+    """An event that a controller recorded about the object `key`."""
+
+    key: str
+    type: EventType
+    reason: str
+    message: str
+    regarding: tuple[Reference, ...] = ()
+    sync: SyncNote | None = None
+
+
+class MemoryRecorder(Guarded):
+    """Keeps events in a list, which guarded recorders share; a `Recorder`."""
+
+    def __init__(self) -> None:
+        self.events: list[RecordedEvent] = []
+
+    def event(
+        self,
+        key: str,
+        type: EventType,  # noqa: A002 - the field's word
+        reason: str,
+        message: str,
+        regarding: Sequence[Reference] = (),
+        *,
+        sync: SyncNote | None = None,
+    ) -> None:
+        if self.guard.may_record(key):
+            about = tuple(regarding)
+            self.events.append(RecordedEvent(key, type, reason, message, about, sync))
+
+    async def past_failures(self, key: str, handler: str = "") -> int:
+        notes = (event.sync for event in self.events if event.key == key)
+        syncs = [note for note in notes if note is not None and note.handler == handler]
+        return syncs[-1].failures if syncs else 0

@@ -116,7 +116,7 @@ def test_a_bug_is_found_and_its_finding_is_small(case: Case) -> None:
     assert sum(-(-len(line) // COLUMNS) for line in str(finding).splitlines()) <= LINES_MAX
 
 
-@pytest.mark.parametrize("case", BUGS[::6], ids=_name)
+@pytest.mark.parametrize("case", BUGS[:3], ids=_name)
 def test_the_seed_of_a_finding_shows_it_again(case: Case) -> None:
     finding = case.finding()
     assert case.finding(1, finding.seed) == finding
@@ -150,7 +150,7 @@ def test_objects_that_the_controller_never_opens_are_reported() -> None:
 
 @pytest.mark.parametrize("case", CORRECT, ids=_name)
 def test_a_correct_controller_passes(case: Case) -> None:
-    case.simulate(10)
+    case.simulate(4)
 
 
 @pytest.mark.long

@@ -6,13 +6,7 @@ import msgspec
 import pytest
 
 from natsctl.testing import StoredObjects
-from natsctl.testing.simulation.finding import hint_of
-from natsctl.testing.simulation.objects import Desired
-from natsctl.testing.simulation.run import Checks, Ran, Schedule
-from natsctl.testing.simulation.script import Put, Remove, Step, StepPause
-from natsctl.testing.simulation.simulate import Simulation
-from natsctl.testing.simulation.subject import ControllerClass, subject_of
-from natsctl.testing.simulation.world.faults import (
+from natsctl.testing.simulation.faults import (
     CUTS,
     Choices,
     Fault,
@@ -20,7 +14,13 @@ from natsctl.testing.simulation.world.faults import (
     FaultType,
     SimulatedCall,
 )
-from natsctl.testing.simulation.world.process import Division
+from natsctl.testing.simulation.finding import hint_of
+from natsctl.testing.simulation.objects import Desired
+from natsctl.testing.simulation.process import Division
+from natsctl.testing.simulation.run import Checks, Ran, Schedule
+from natsctl.testing.simulation.script import Put, Remove, Step, StepPause
+from natsctl.testing.simulation.simulate import Simulation
+from natsctl.testing.simulation.subject import ControllerClass, subject_of
 from tests.support.controllers import faulty, fragile
 from tests.support.controllers.faulty import DOCUMENTS, SHOPS
 

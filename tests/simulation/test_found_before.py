@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
+from natsctl.testing.simulation.faults import Fault, FaultType, SimulatedCall
 from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.run import Checks, Schedule
 from natsctl.testing.simulation.script import Act, Put, Remove, Step, StepAction, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import subject_of
-from natsctl.testing.simulation.world.faults import Fault, FaultType, SimulatedCall
 from tests.support.controllers.faulty import (
     CONFIGS,
     DOCUMENTS,

@@ -106,7 +106,7 @@ def _name(example: Example) -> str:
 def test_a_controller_of_a_page_passes(
     example: Example, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    example.simulate(8, monkeypatch, tmp_path)
+    example.simulate(3, monkeypatch, tmp_path)
 
 
 @pytest.mark.long

@@ -12,18 +12,18 @@ import msgspec
 import pytest
 
 from natsctl.testing.simulation.bench import Bench
+from natsctl.testing.simulation.network import Network
+from natsctl.testing.simulation.process import Division
 from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
-from natsctl.testing.simulation.world.network import Network
-from natsctl.testing.simulation.world.process import Division
 from tests.support.controllers.faulty import DOCUMENTS, ManagedShops, RandomNames, ReservedPort
 
 PROGRAM = """
 import json
 from tests.simulation.test_reproducible import RandomNames, runs_of, shown
 
-print(json.dumps([shown(ran) for ran in runs_of(RandomNames, range(12))]))
+print(json.dumps([shown(ran) for ran in runs_of(RandomNames, range(6))]))
 """
 
 
@@ -55,8 +55,8 @@ def test_a_run_does_not_depend_on_hash_randomization() -> None:
 
 @pytest.mark.parametrize("controller", [RandomNames, ReservedPort, ManagedShops])
 def test_a_run_does_not_depend_on_the_runs_before(controller: ControllerClass) -> None:
-    forward = runs_of(controller, range(8))
-    backward = runs_of(controller, reversed(range(8)))
+    forward = runs_of(controller, range(6))
+    backward = runs_of(controller, reversed(range(6)))
     assert [shown(ran) for ran in forward] == [shown(ran) for ran in reversed(backward)]
 
 

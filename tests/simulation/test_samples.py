@@ -144,7 +144,7 @@ def check(sample: Sample, runs: int) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=_name)
 def test_a_sample_passes(sample: Sample) -> None:
-    check(sample, 15)
+    check(sample, 5)
 
 
 @pytest.mark.long

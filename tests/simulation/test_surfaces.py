@@ -31,7 +31,7 @@ BUGS = [
 
 @pytest.mark.parametrize("controller", CORRECT)
 def test_a_correct_class_passes(controller: type[Any]) -> None:
-    simulate(controller, objects=DOCUMENTS, runs=20)
+    simulate(controller, objects=DOCUMENTS, runs=6)
 
 
 @pytest.mark.long
@@ -50,8 +50,8 @@ def test_a_bug_of_a_class_is_found(case: Case) -> None:
 
 def test_objects_that_stay_are_not_clean_unless_their_bucket_is_kept() -> None:
     with pytest.raises(SimulationError, match="property `clean`"):
-        simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=20)
-    simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=20, ignore=["signs"], keep=["signs"])
+        simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=6)
+    simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=6, ignore=["signs"], keep=["signs"])
 
 
 class FailingStream(surfaces.StreamedSigns):

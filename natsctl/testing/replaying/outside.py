@@ -44,29 +44,17 @@ _TEXTS = {
     "os.rename": "the renaming of the file {0}",
     "os.mkdir": "the creation of the folder {0}",
     "os.rmdir": "the removal of the folder {0}",
-    "os.truncate": "a change of the file {0}",
     "os.chmod": "a change of the permissions of {0}",
-    "os.chown": "a change of the owner of {0}",
     "os.utime": "a change of the times of {0}",
-    "os.link": "a link to the file {0}",
-    "os.symlink": "a link to the file {0}",
     "os.kill": "a signal to the process {0}",
-    "os.killpg": "a signal to the processes {0}",
     "os.fork": "another process",
-    "os.forkpty": "another process",
     "os.system": "the command {0}",
-    "os.exec": "the program {0}",
-    "os.posix_spawn": "the program {0}",
     "shutil.rmtree": "the removal of the folder {0}",
     "socket.bind": "a server at {1}",
     "socket.connect": "a connection to {1}",
     "socket.getaddrinfo": "the address of {0}",
-    "socket.gethostbyname": "the address of {0}",
-    "socket.sendmsg": "a message to {1}",
-    "socket.sendto": "a message to {1}",
     "sqlite3.connect": "the database {0}",
     "subprocess.Popen": "the subprocess {0}",
-    "tempfile.mkdtemp": "the creation of the folder {0}",
     "tempfile.mkstemp": "the creation of the file {0}",
 }
 _SILENT: dict[str, tuple[str, ...]] = {
@@ -98,11 +86,11 @@ _POOL = "natsctl-virtual"
 
 
 class _Replay:
-    """What is known about the replay that runs."""
+    """The replay that runs; `notes` says whether reads are reported, too."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.notes = False  # whether reads are reported, too
+        self.notes = False
         self.bystanders = {thread.ident for thread in threading.enumerate()}
         self.bystanders.discard(threading.get_ident())
 
@@ -151,10 +139,19 @@ def noting(variable: Report) -> Iterator[None]:
     assert replay is not None  # noqa: S101 - the caller is within `refusing`
     before = set(threading.enumerate())
     replay.notes = True
+    environ: Any = type(os.environ)
+    read = environ.__getitem__
+
+    def noted(variables: Any, name: Any) -> Any:
+        if not _is_reader(sys._getframe(1)):  # noqa: SLF001 - the only way to the frames here
+            variable(os.fsdecode(name) if isinstance(name, bytes) else name)
+        return read(variables, name)
+
+    environ.__getitem__ = noted
     try:
-        with _noting_variables(variable):
-            yield
+        yield
     finally:
+        environ.__getitem__ = read
         replay.notes = False
         for thread in set(threading.enumerate()) - before:
             if not thread.name.startswith(_POOL) and _runs(thread):
@@ -187,23 +184,6 @@ def _refused(function: Any, text: str, replay: _Replay) -> Any:
         return function(*args, **options)
 
     return refused
-
-
-@contextmanager
-def _noting_variables(variable: Report) -> Iterator[None]:
-    kind: Any = type(os.environ)
-    read = kind.__getitem__
-
-    def noted(environ: Any, name: Any) -> Any:
-        if not _is_reader(sys._getframe(1)):  # noqa: SLF001 - the only way to the frames here
-            variable(os.fsdecode(name) if isinstance(name, bytes) else name)
-        return read(environ, name)
-
-    kind.__getitem__ = noted
-    try:
-        yield
-    finally:
-        kind.__getitem__ = read
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -248,12 +228,9 @@ def _judge(replay: _Replay, event: str, args: tuple[Any, ...]) -> None:
 
 
 def _writes(args: tuple[Any, ...]) -> bool:
-    """Return whether a file that is opened with these arguments may be changed.
-
-    The standard streams and the null device may be written.
-    """
+    """Return whether a file that is opened with these arguments may be changed."""
     path, flags = args[0], args[2]
-    if path in (os.devnull, 0, 1, 2):
+    if path in (os.devnull, 0, 1, 2):  # the standard streams too
         return False
     changes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     return isinstance(flags, int) and bool(flags & changes)

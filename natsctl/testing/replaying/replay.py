@@ -2,11 +2,15 @@
 
 import asyncio
 import random
+import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from enum import Enum
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -22,22 +26,74 @@ from natsctl.core.readers import Primary
 from natsctl.core.record.document import RecordedOutcome, Recording, read_recording
 from natsctl.core.record.recordings import Recordings, frames_of, traceback_text
 from natsctl.core.sync import current_key
-from natsctl.core.tape import RecordedError
-from natsctl.errors import NotRecordedError, UsageError
+from natsctl.core.tape import EXTERNAL, OutsideStep, RecordedError, StoreStep
+from natsctl.errors import DECODE_ERRORS, NotRecordedError, UsageError
 from natsctl.managed.controller import ManagedController
+from natsctl.model import exact_json
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
-from natsctl.testing.replaying.outcome import (
-    ReplayedSync,
-    Verdict,
-    other_writes,
-    verdict_of,
-    writes_of,
-)
 from natsctl.testing.replaying.outside import noting, refusing
 from natsctl.testing.replaying.tape import ReplayStores, ReplayTape
 from natsctl.testing.reproducible import reproducible, silent
 from natsctl.testing.time import VirtualTimeLoop
-from natsctl.watchers.controller import InformerController
+from natsctl.watchers import InformerController
+
+
+class Verdict(Enum):
+    """The end of a replay."""
+
+    SUCCEEDED = "the sync succeeds"
+    AS_RECORDED = "the sync fails as recorded"
+    OTHERWISE = "the sync fails in another way"
+    NOT_RECORDED = "the sync makes a read that was not recorded"
+
+
+class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
+    """The replay of a recorded sync.
+
+    Attributes:
+        verdict: how the replay ended.
+        missing: what the handler read that wasn't recorded.
+        variables: the environment variables that it read; their values are those of this process.
+        assumed: objects that were written, and aren't in the recording; they counted as missing.
+        writes: the writes of the replay, such as `create kv/routes shop`.
+        other_writes: the differences between its writes and the recorded ones.
+        error: the exception that the handler raised in the replay.
+    """
+
+    controller: str
+    key: str
+    verdict: Verdict
+    recorded: RecordedOutcome
+    replayed: RecordedOutcome
+    missing: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    other_writes: tuple[str, ...] = ()
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.key} of {self.controller}: {self.verdict.value}",
+            f"  recorded  {self.recorded}",
+            f"  replayed  {self.replayed}",
+        ]
+        fields = {
+            "missing": self.missing,
+            "variables": self.variables,
+            "assumed": [f"{name} does not exist" for name in self.assumed],
+            "writes": self.writes,
+            "differs": self.other_writes,
+        }
+        for name, texts in fields.items():
+            lines += [f"  {'' if n else name:<10}{text}" for n, text in enumerate(texts)]
+        return "\n".join(lines)
+
+    @property
+    def traceback(self) -> TracebackType | None:
+        """The traceback of the exception in the replay."""
+        return None if self.error is None else self.error.__traceback__
+
 
 CLASSES: Mapping[str, type[Any]] = {
     "controller": Controller,
@@ -106,17 +162,32 @@ async def _replayed(tape: ReplayTape, controller: type[object]) -> ReplayedSync:
     except NotRecordedError as missed:  # in `start` or `clean`
         after_s, error = None, missed
     recorded, replayed = tape.recording, _outcome(after_s, error)
+    if tape.missing:
+        verdict = Verdict.NOT_RECORDED
+    elif replayed.error is None:
+        verdict = Verdict.SUCCEEDED
+    else:
+        same = recorded.outcome.error is not None and (
+            (recorded.outcome.error.type, recorded.outcome.error.message)
+            == (replayed.error.type, replayed.error.message)
+        )
+        verdict = Verdict.AS_RECORDED if same else Verdict.OTHERWISE
+    writes = [step for step in tape if isinstance(step, StoreStep) and step.writes]
+    before, now = Counter(_recorded_writes(recorded)), Counter(map(_write_of, writes))
     return ReplayedSync(
         controller=recorded.controller,
         key=recorded.key,
-        verdict=verdict_of(recorded.outcome, replayed, missing=tape.missing),
+        verdict=verdict,
         recorded=recorded.outcome,
         replayed=replayed,
         variables=tuple(dict.fromkeys(tape.variables)),
         missing=tuple(dict.fromkeys(tape.missing)),
         assumed=tuple(dict.fromkeys(tape.assumed)),
-        writes=writes_of(tape.stores),
-        other_writes=other_writes(recorded, tape.stores),
+        writes=tuple(f"{step.verb} {step.place} {step.key}" for step in writes),
+        other_writes=(
+            *(f"only recorded: {' '.join(write[:3])}" for write in before - now),
+            *(f"only replayed: {' '.join(write[:3])}" for write in now - before),
+        ),
         error=error,
     )
 
@@ -198,3 +269,35 @@ def _outcome(after_s: float | None, error: Exception | None) -> RecordedOutcome:
         error=msgspec.structs.replace(recorded, message=message),
         traceback=hidden(traceback_text(frames_of(error.__traceback__)), limit=TRACEBACK_MAX),
     )
+
+
+_Write = tuple[str, str, str, bytes]  # the verb, the place, the key and the value
+_EXTERNAL_WRITES = {"create", "update", "delete"}
+_TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")  # RFC 3339
+
+
+def _recorded_writes(recording: Recording) -> Iterable[_Write]:
+    """Yield the writes of stores and of external systems."""
+    for step in recording.steps:
+        match step:
+            case StoreStep(writes=True):
+                yield _write_of(step)
+            case OutsideStep(name=name) if name.startswith(f"{EXTERNAL} "):
+                verb = name.removeprefix(f"{EXTERNAL} ")
+                if verb in _EXTERNAL_WRITES:
+                    yield verb, EXTERNAL, recording.key, b""
+
+
+def _write_of(step: StoreStep) -> _Write:
+    """Return a write so that equal JSON values are equal texts, but for times and its uid."""
+    text = b""
+    if bytes(step.value):
+        try:
+            document: Any = exact_json.decode(step.value)
+            metadata = document.get("metadata") if isinstance(document, dict) else None
+            if metadata:
+                document = {**document, "metadata": {**metadata, "uid": ""}}
+            text = _TIME.sub(b"", exact_json.encode_sorted(document))
+        except DECODE_ERRORS:
+            pass  # a recording has no other values
+    return step.verb, step.place, step.key, text

@@ -33,11 +33,9 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.store import Applied, Deleted, Stored
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.kinds import MemoryResource
-from natsctl.testing.manifest_store import MemoryManifestStore
+from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore, MemoryResource
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing.watched import MemoryRecorder
 
 T = TypeVar("T")
 
@@ -79,11 +77,6 @@ class ReplayTape(Tape):
         self._written: set[Name] = set()  # in the recording
         self._replayed: set[Name] = set()  # in the replay
         self._read_recording()
-
-    @property
-    def stores(self) -> list[StoreStep]:
-        """The calls of stores in the replay."""
-        return [step for step in self if isinstance(step, StoreStep)]
 
     @property
     def last(self) -> Stored | None:

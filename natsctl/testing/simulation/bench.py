@@ -2,14 +2,15 @@
 
 import asyncio
 import gc
+import heapq
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import ModuleType
 from typing import Any, Self, TypeVar
 
 from natsctl.testing.reproducible import reproducible, silent
-from natsctl.testing.simulation.world.process import TaskFactory
+from natsctl.testing.simulation.process import current_life
 from natsctl.testing.time import VirtualTimeLoop
 
 T = TypeVar("T")
@@ -19,32 +20,58 @@ TIES_MAX = 1024
 TIE_S = 2e-11  # between timers of the same time: all together are less than the clock's resolution
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """A task whose hash is its number, so that a set of tasks has the same order in each run."""
+
+    def __init__(self, number: int, *args: Any, **options: Any) -> None:
+        self._number = number
+        super().__init__(*args, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __repr__(self) -> str:  # asyncio's is slow, and each run asks for one
+        return f"<task {self._number}>"
+
+
 class SimulationLoop(VirtualTimeLoop):
     """An event loop for many runs, one after the other; each begins at time 0.
 
     Timers of the same time fire in the order in which they were set. In asyncio the order depends
-    on all timers before, also on those that were cancelled.
+    on all timers before, also on those that were cancelled. Each task belongs to the process of the
+    task that creates it.
     """
-
-    _scheduled: list[asyncio.TimerHandle]  # of asyncio's loop
-    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
-        self._timers = 0
+        self._timers = self._tasks = 0
 
     def restart(self) -> None:
         """Set the clock to 0, and drop the timers; every task must have ended."""
         self._now = 0.0
-        self._timers = 0
+        self._timers = self._tasks = 0
         self._scheduled.clear()  # also cancelled timers would keep the objects of their run alive
         self._timer_cancelled_count = 0
 
+    def create_task(  # type: ignore[override]  # typeshed's generic form is for callers
+        self, coro: Coroutine[Any, Any, Any], *, name: object = None, **options: Any
+    ) -> "asyncio.Task[Any]":
+        self._tasks += 1
+        task = NumberedTask(self._tasks, coro, loop=self, name=name, **options)
+        life = current_life.get()
+        if life is not None:
+            life.tasks.append(task)
+        return task
+
     def call_at(  # type: ignore[override]  # typeshed's generic form is for callers
-        self, when: float, *args: Any, **options: Any
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         self._timers += 1
-        return super().call_at(when + self._timers % TIES_MAX * TIE_S, *args, **options)
+        when += self._timers % TIES_MAX * TIE_S
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
+        return timer
 
     def call_exception_handler(self, context: dict[str, object]) -> None:
         """Ignore errors of tasks that nobody awaits: their process has crashed."""
@@ -59,12 +86,10 @@ class Bench:
 
     def __init__(self, modules: Sequence[ModuleType] = ()) -> None:
         self._modules = modules
-        self._tasks = TaskFactory()
         self._runs = 0
 
     def __enter__(self) -> Self:
         self._loop = loop = SimulationLoop()
-        loop.set_task_factory(self._tasks)  # type: ignore[arg-type]  # typeshed's is generic
         with ExitStack() as stack:
             self._runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
             stack.enter_context(reproducible(self._loop, self._modules))
@@ -79,22 +104,17 @@ class Bench:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine from virtual time 0, and return its result."""
         self._loop.restart()
-        self._tasks.restart()
         try:
             result = self._runner.run(work)
-        finally:
-            self._end_tasks()
+        finally:  # end the tasks that ignore their cancellation, for which the runner would wait
+            for task in asyncio.all_tasks(self._loop):
+                coroutine: Any = task.get_coro()
+                with suppress(Exception):
+                    coroutine.close()
         self._runs += 1
         if self._runs % RUNS_PER_COLLECTION == 0:
             gc.collect()
         return result
-
-    def _end_tasks(self) -> None:
-        """End the tasks that ignore their cancellation, for which the runner would wait."""
-        for task in asyncio.all_tasks(self._loop):
-            coroutine: Any = task.get_coro()
-            with suppress(Exception):
-                coroutine.close()
 
 
 @contextmanager

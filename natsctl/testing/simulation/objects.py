@@ -1,4 +1,4 @@
-"""Reads the objects of a simulation, and writes them to the stores of a world as a user does."""
+"""Reads the objects of a simulation, and writes them to the stores of a run as a user does."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, joined, kube
 from natsctl.model.objects import Object
-from natsctl.testing.manifest_store import MemoryManifestStore
+from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 
 T = TypeVar("T")
@@ -56,9 +56,7 @@ class StoredObjects:
         return {key: kind.decode(value) for key, value in values.items() if kind.valid(value)}
 
     def values(self, kind: Kind[Any]) -> dict[str, bytes]:
-        """Return the stored values of a kind by key."""
-        store = store_of(self._stores, kind)
-        return {stored.key: stored.value for stored in store.stored()}
+        return {stored.key: stored.value for stored in store_of(self._stores, kind).stored()}
 
 
 def load(file: str | Path) -> list[Document]:
@@ -70,6 +68,16 @@ def load(file: str | Path) -> list[Document]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is neither YAML nor JSON: {error}") from error
     return list(_flat(loaded))
+
+
+def _flat(loaded: Iterable[Any]) -> Iterator[Document]:
+    for document in loaded:
+        if isinstance(document, list):
+            yield from _flat(document)
+        elif isinstance(document, dict):
+            yield document
+        elif document is not None:
+            raise UsageError("a document is not a mapping with bucket, key and spec")
 
 
 def desired_objects(
@@ -94,18 +102,46 @@ def desired_objects(
     return desired
 
 
+def _desired(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired:
+    if "apiVersion" in document:
+        version, kind_name = str(document["apiVersion"]), str(document.get("kind"))
+        known = [kind for kind in kinds if isinstance(kind, KubeKind)]
+        same = [kind for kind in known if (kind.api_version, kind.kind) == (version, kind_name)]
+        manifest_kind = same[0] if same else kube(version, kind_name)
+        metadata = document.get("metadata") or {}
+        namespace = metadata.get("namespace") or manifest_kind.namespace or ""
+        name = joined(namespace, str(metadata.get("name")))
+        return Desired(manifest_kind, name, dict(document), declared=bool(same))
+    bucket = document.get("bucket", getattr(kinds[0], "bucket", ""))
+    buckets = [kind for kind in kinds if isinstance(kind, KvKind) and kind.bucket == bucket]
+    # an undeclared one may be read by other means: through self.reads, or by an open store
+    plain = "value" in document and "spec" not in document
+    kind = buckets[0] if buckets else KvKind(dict if plain else Object, bucket=str(bucket))
+    key = document.get("key")
+    if not isinstance(key, str):
+        raise UsageError('it has no key: add a line such as "key: shop"')
+    fields = documents.without(document, "bucket", "key")
+    desired = Desired(kind, check_key(key), fields, declared=bool(buckets))
+    if buckets:
+        kind.decode(stored_form(desired, None))
+    return desired
+
+
 async def put(stores: MemoryStores, wanted: Desired) -> None:
     """Store the desired state; wait until an object that is marked deleted is gone."""
-    store = store_of(stores, wanted.kind)
-    polls = 0
+    store, kind, polls = store_of(stores, wanted.kind), wanted.kind, 0
     while True:
         try:
             current = await store.get(wanted.key)
         except NotFoundError:
             current = None
         value = stored_form(wanted, None if current is None else current.value)
-        marked = current is not None and _marked(wanted.kind, current.value)
-        if marked and polls < POLLS_MAX:
+        if (
+            current is not None
+            and not kind.plain
+            and kind.metadata(current.value).deletion_timestamp is not None
+            and polls < POLLS_MAX
+        ):
             polls += 1
             await asyncio.sleep(POLL_S)
             continue
@@ -140,49 +176,3 @@ def stored_form(wanted: Desired, current: bytes | None) -> bytes:
 def store_of(stores: MemoryStores, kind: Kind[Any]) -> MemoryStore | MemoryManifestStore:
     """Return the store of a kind in NATS or in a cluster."""
     return stores.kube.store(kind) if isinstance(kind, KubeKind) else stores.store(kind)
-
-
-def _desired(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired:
-    if "apiVersion" in document:
-        return _manifest(document, kinds)
-    bucket = document.get("bucket", getattr(kinds[0], "bucket", ""))
-    kind = next(
-        (kind for kind in kinds if isinstance(kind, KvKind) and kind.bucket == bucket), None
-    )
-    declared = kind is not None
-    if kind is None:  # it may be read by other means: through self.reads, or by an open store
-        plain = "value" in document and "spec" not in document
-        kind = KvKind(dict if plain else Object, bucket=str(bucket))
-    key = document.get("key")
-    if not isinstance(key, str):
-        raise UsageError('it has no key: add a line such as "key: shop"')
-    fields = documents.without(document, "bucket", "key")
-    desired = Desired(kind, check_key(key), fields, declared)
-    if declared:
-        kind.decode(stored_form(desired, None))
-    return desired
-
-
-def _manifest(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired:
-    version, name = str(document["apiVersion"]), str(document.get("kind"))
-    known = [kind for kind in kinds if isinstance(kind, KubeKind)]
-    same = [kind for kind in known if (kind.api_version, kind.kind) == (version, name)]
-    kind = same[0] if same else kube(version, name)
-    metadata = document.get("metadata") or {}
-    namespace = metadata.get("namespace") or kind.namespace or ""
-    key = joined(namespace, str(metadata.get("name")))
-    return Desired(kind, key, dict(document), declared=bool(same))
-
-
-def _marked(kind: Kind[Any], value: bytes) -> bool:
-    return not kind.plain and kind.metadata(value).deletion_timestamp is not None
-
-
-def _flat(loaded: Iterable[Any]) -> Iterator[Document]:
-    for document in loaded:
-        if isinstance(document, list):
-            yield from _flat(document)
-        elif isinstance(document, dict):
-            yield document
-        elif document is not None:
-            raise UsageError("a document is not a mapping with bucket, key and spec")

@@ -1,12 +1,13 @@
 """Runs one schedule: the script under its faults, and then the check of each property."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from natsctl.core.hosted import Hosted
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
@@ -16,14 +17,20 @@ from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
 from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remove, store_of
+from natsctl.testing.simulation.faults import Choices, Fault, Faults
+from natsctl.testing.simulation.network import OWN_BUCKETS, Network, Write, place_of
+from natsctl.testing.simulation.objects import StoredObjects, put, remove, store_of
+from natsctl.testing.simulation.process import Division, SimulatedGroup
 from natsctl.testing.simulation.properties import (
-    Made,
     Property,
     Result,
     StateDifference,
+    ViolatedError,
     Violation,
-    compare,
+    check_same,
+    comparable,
+    resources_of,
+    without,
 )
 from natsctl.testing.simulation.script import (
     Act,
@@ -37,11 +44,7 @@ from natsctl.testing.simulation.script import (
     final_state,
     replaced,
 )
-from natsctl.testing.simulation.subject import HostedProgram, Subject
-from natsctl.testing.simulation.world.faults import Choices, Fault, Faults
-from natsctl.testing.simulation.world.network import Network, Write
-from natsctl.testing.simulation.world.process import Division, SimulatedGroup
-from natsctl.testing.simulation.world.stores import place_of
+from natsctl.testing.simulation.subject import Subject
 
 SETTLE_S = 7200.0  # virtual time in which a controller must become idle
 PAUSE_S = 60.0  # for how long a step waits for an idle controller
@@ -52,6 +55,7 @@ QUIET_S = 60.0  # without a write, after which requested times bring no more
 POLL_S_MAX = 3600.0
 MADE_MAX = 1000  # primaries that syncs made, above which they do it without end
 CLEAN_S = 400.0  # more than the grace period of orphans and two GC cycles
+JETSTREAM = "jetstream"  # the place of streams and consumers
 
 Check = Callable[[StoredObjects], object]
 
@@ -111,49 +115,34 @@ class Ran(msgspec.Struct, frozen=True):
     @property
     def script(self) -> tuple[str, ...]:
         """The steps that were taken, in words."""
-        return tuple(_described(step, done) for step, done in self.steps)
-
-
-class ViolatedError(Exception):
-    """Ends a run whose property is violated."""
-
-    def __init__(self, violation: Violation) -> None:
-        super().__init__(violation.detail)
-        self.violation = violation
+        return tuple(
+            f"{'' if step.pause is StepPause.NONE else f'{step.pause.value}: '}{done or step}"
+            for step, done in self.steps
+        )
 
 
 class Run:
     """One run of a subject."""
 
     def __init__(self, subject: Subject, checks: Checks, schedule: Schedule) -> None:
-        self._subject = subject
-        self._checks = checks
-        self._schedule = schedule
+        self._subject, self._checks, self._schedule = subject, checks, schedule
         choices, group = Choices(schedule.seed), schedule.mode is not Division.ALONE
         self._faults = Faults(choices, schedule.faults, group=group, storm=schedule.storm)
-        self._network = Network(
+        self._network = network = Network(
             choices, self._faults, hurried=schedule.hurried, calls_max=2 * CALLS_MAX
         )
-        self._stores = MemoryStores()
-        self._objects = StoredObjects(self._stores)
+        self._stores = stores = MemoryStores()
+        self._objects = StoredObjects(stores)
         self._group = SimulatedGroup(
-            subject.name,
-            subject.make,
-            self._network,
-            self._stores,
-            seed=schedule.seed,
-            mode=schedule.mode,
+            subject.name, subject.make, network, stores, seed=schedule.seed, mode=schedule.mode
         )
-        given = {place_of(step.desired.kind) for step in schedule.script if isinstance(step, Put)}
-        self._made = Made(subject, self._network, self._stores, checks.ignored, checks.kept, given)
         self._steps: list[tuple[Step, str]] = []  # each with its effect by hand
         self._edited: set[str] = set()  # by hand, and not written by the controller since
-        self._broken: Violation | None = None
-        self._failed_syncs = 0
+        self._broken: ViolatedError | None = None
         self._resuming: list[asyncio.Task[None]] = []
-        self._network.on_overlap = self._overlaps
+        network.on_overlap = lambda text: self._break(Property.EXCLUSIVE, text)
         if checks.always is not None:
-            self._network.on_write = self._check_always
+            network.on_write = self._check_always
 
     async def run(self, expected: Result | None) -> Ran:
         """Run the schedule; compare with the *expected* result, unless it is None."""
@@ -162,23 +151,28 @@ class Run:
         result: dict[str, object] = {}
         try:
             for step in self._schedule.script:
-                await self._pause(step.pause)
-                await self._take(step)
+                if step.pause is StepPause.SHORT:
+                    await asyncio.sleep(0.01)
+                elif step.pause is StepPause.IDLE:
+                    await self._wait_idle(PAUSE_S)
+                self._check_broken()
+                self._steps.append((step, await self._take(step)))
             await self._wait_idle(PAUSE_S)
             await asyncio.gather(*self._resuming)
             self._faults.over = True
             await self._settle()
-            result = self._made.result()
+            result = self._result()
             if expected is not None:
-                _raise(compare(result, expected))
+                check_same(result, expected)
             await self._check_quiet()
-            self._check_finally()
+            self._check(Property.FINALLY, self._checks.finally_)
+            self._check_broken()
             await self._check_clean()
         except ViolatedError as error:
             violation = error.violation
         finally:
             self._faults.over = True
-            self._failed_syncs = sum(program.failed_syncs for program in self._hosted)
+            failed_syncs = sum(c.status().failures for c in self._hosted if c.host.informers)
             self._group.stop()
             for task in self._resuming:
                 task.cancel()
@@ -190,34 +184,33 @@ class Run:
             tuple(self._steps),
             tuple(self._network.writes),
             self._schedule.mode,
-            self._failed_syncs,
+            failed_syncs,
             frozenset(self._network.opened),
         )
 
     @property
-    def _hosted(self) -> list[HostedProgram]:
-        return [p for p in self._group.programs if isinstance(p, HostedProgram)]
+    def _hosted(self) -> list[Hosted]:
+        return [life.hosted for life in self._group.working if life.hosted is not None]
 
-    def _overlaps(self, text: str) -> None:
-        self._broken = self._broken or Violation(Property.EXCLUSIVE, text)
+    # ---- the steps of users and administrators
 
-    async def _take(self, step: Step) -> None:
-        done = ""
+    async def _take(self, step: Step) -> str:
+        """Take a step; return its effect by hand, empty if there is none."""
         match step:
             case Put(desired=desired):
                 await put(self._stores, desired)
             case Remove(kind=kind, key=key):
                 await remove(self._stores, kind, key)
-            case Act(action=StepAction.REMOVE | StepAction.EDIT, number=number):
-                done = await self._by_hand(number, edit=step.action is StepAction.EDIT)
+            case Act(action=StepAction.REMOVE | StepAction.EDIT):
+                return await self._by_hand(step.number, edit=step.action is StepAction.EDIT)
             case Act(action=StepAction.RESYNC):
                 await self._wait_idle(PAUSE_S)
                 self._resync()
-            case Act(action=StepAction.WAIT, seconds=seconds):
-                await asyncio.sleep(seconds)
+            case Act(action=StepAction.WAIT):
+                await asyncio.sleep(step.seconds)
             case _:
-                done = await self._administrate(step)
-        self._steps.append((step, done))
+                return await self._administrate(step)
+        return ""
 
     async def _administrate(self, step: Act) -> str:
         """Act as an administrator; return what was done in words, empty if there was nothing."""
@@ -226,8 +219,8 @@ class Run:
         match step.action:
             case StepAction.STOP:
                 process = self._group.processes[number % len(self._group.processes)]
-                if process.program is not None:
-                    process.program.stop()  # it starts again when its syncs have ended
+                if process.life.program is not None and not process.life.crashed:
+                    process.life.program.stop()  # it starts again when its syncs have ended
                 done = f"stop {process.name}, which starts again"
             case StepAction.RELIST:
                 done = self._break_watches(number)
@@ -240,33 +233,31 @@ class Run:
                 if key:
                     await leases.delete(key)
             case StepAction.PAUSE_ALL:
-                await self._pause_all(paused=True)
-                self._later(step.seconds, lambda: self._pause_all(paused=False))
-            case StepAction.PAUSE:
+                await self._pause_all(b"true")
+                self._later(step.seconds, lambda: self._pause_all(b"false"))
+            case _:
                 kind = self._subject.primaries[0]
                 key = "" if kind.plain else _chosen(self._keys(kind), number)
                 if not key or not await self._annotate(kind, key, "true"):
                     return ""
                 self._later(step.seconds, lambda: self._resume(kind, key))
                 done = f"pause {place_of(kind)}/{key} for {step.seconds:g} s"
-            case _:
-                pass
         return done
 
     def _break_watches(self, number: int) -> str:
         """Break the watches of a store: what they have seen may stay, or get other names."""
         kinds = (*self._subject.kinds, LEASES)
         way, which = divmod(number, len(kinds))
-        store, place = store_of(self._stores, kinds[which]), place_of(kinds[which])
-        done = f"break the watches of {place}"
+        store, done = store_of(self._stores, kinds[which]), ""
         if isinstance(store, MemoryStore) and way % 2:
             store.turn_back_clock()
-            done += ", set its clock back"
+            done = ", set its clock back"
         if isinstance(store, MemoryStore) and way % 3:
             store.rename()
-            return f"{done}, and rename its subjects"
-        store.break_watches()
-        return done
+            done += ", and rename its subjects"
+        else:
+            store.break_watches()
+        return f"break the watches of {place_of(kinds[which])}{done}"
 
     def _later(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         async def act() -> None:
@@ -275,13 +266,12 @@ class Run:
 
         self._resuming.append(asyncio.get_running_loop().create_task(act()))
 
-    async def _pause_all(self, *, paused: bool) -> None:
+    async def _pause_all(self, paused: bytes) -> None:
         records, key = self._stores.store(PAUSES), controller_record(self._subject.name)
-        text = b"true" if paused else b"false"
-        with suppress(ConflictError):
-            await records.create(key, text)
-            return
-        await _changed(records, key, lambda _: text)
+        try:
+            await records.create(key, paused)
+        except ConflictError:
+            await _changed(records, key, lambda _: paused)
 
     async def _annotate(self, kind: Kind[Any], key: str, text: str | None) -> bool:
         """Pause an object, or resume it with None; return whether it was there."""
@@ -298,56 +288,51 @@ class Run:
             await store_of(self._stores, kind).delete(key, purge=True)
 
     async def _by_hand(self, number: int, *, edit: bool) -> str:
-        """Delete or edit one secondary; return the action as text, empty if there was none."""
+        """Delete a secondary or edit one of its fields; return the action as text.
+
+        `always` isn't checked until the controller has written an edited object.
+        """
         present = [(kind, key) for kind in self._subject.touched for key in self._keys(kind)]
         if not present:
             return ""
         kind, key = present[number % len(present)]
-        try:
-            if edit:
-                return await self._edit_by_hand(kind, key, number)
-            await store_of(self._stores, kind).delete(key)
-        except (ConflictError, NotFoundError):
-            return ""  # the controller was faster
-        return f"delete {place_of(kind)}/{key} by hand"
+        store, name = store_of(self._stores, kind), f"{place_of(kind)}/{key}"
+        with suppress(ConflictError, NotFoundError):  # the controller was faster
+            if not edit:
+                await store.delete(key)
+                return f"delete {name} by hand"
+            before = await store.get(key)
+            document = documents.parse(before.value)
+            if fields := edited_fields(editable(document)):
+                path, value = fields[number % len(fields)]
+                edited = documents.render(replaced(document, path, value))
+                if kind.valid(edited):
+                    await store.update(key, edited, revision=before.revision)
+                    self._edited.add(name)
+                    return f"edit {'.'.join(path)} of {name} by hand"
+        return ""
 
-    async def _edit_by_hand(self, kind: Kind[Any], key: str, number: int) -> str:
-        """Edit one field; `always` is not checked until the controller has written the object."""
-        store = store_of(self._stores, kind)
-        before = await store.get(key)
-        document = documents.parse(before.value)
-        fields = edited_fields(editable(document))
-        if not fields:
-            return ""
-        path, value = fields[number % len(fields)]
-        edited = documents.render(replaced(document, path, value))
-        if not kind.valid(edited):
-            return ""
-        await store.update(key, edited, revision=before.revision)
-        name = f"{place_of(kind)}/{key}"
-        self._edited.add(name)
-        return f"edit {'.'.join(path)} of {name} by hand"
+    def _resync(self) -> None:
+        """Sync every key again; a controller that cannot do that starts again."""
+        for process in () if self._subject.modes else self._group.processes:
+            process.life.crash(0.0)
+        for hosted in self._hosted:
+            if hosted.synced.is_set() and not hosted.host.stopping:
+                hosted.resync()
 
-    async def _pause(self, pause: StepPause) -> None:
-        match pause:
-            case StepPause.NONE:
-                pass
-            case StepPause.SHORT:
-                await asyncio.sleep(0.01)
-            case StepPause.IDLE:
-                await self._wait_idle(PAUSE_S)
-        _raise(self._broken)
+    # ---- the wait for an idle controller
 
     async def _settle(self) -> None:
         """Wait until the controller is idle, and requested times bring no more writes."""
         quiet_s = 0.0
         for _ in range(POLLS_MAX):
             if not await self._wait_idle(SETTLE_S):
-                raise ViolatedError(self._never_settles())
-            requested_s = self._requested_s()
-            if requested_s is None or quiet_s > QUIET_S:
+                self._never_settles()
+            keys = [key for kind in self._subject.primaries for key in self._keys(kind)]
+            requested = [s for life in self._group.working for s in life.requested_s(keys)]
+            if not requested or quiet_s > QUIET_S:
                 return
-            before, wait_s = self._network.writes_count, min(requested_s, POLL_S_MAX) + 0.01
+            before, wait_s = self._network.writes_count, min(max(requested), POLL_S_MAX) + 0.01
             await asyncio.sleep(wait_s)
             quiet_s = quiet_s + wait_s if self._network.writes_count == before else 0.0
 
@@ -358,8 +343,8 @@ class Run:
         """
         waited_s, quiet = 0.0, 0
         while quiet < CHECKS:
-            _raise(self._broken)
-            if self._idle:
+            self._check_broken()
+            if not self._network.pending and self._group.idle and self._stores.delivered:
                 quiet += 1
                 await asyncio.sleep(0)
                 continue
@@ -371,27 +356,13 @@ class Run:
             waited_s += pause_s
         return True
 
-    @property
-    def _idle(self) -> bool:
-        return not self._network.pending and self._group.idle and self._stores.delivered
-
-    def _resync(self) -> None:
-        """Sync every key again; a program that cannot do that starts again."""
-        if not self._subject.modes:
-            self._group.restart()
-        for program in self._hosted:
-            program.resync()
-
-    def _requested_s(self) -> float | None:
-        keys = [key for kind in self._subject.primaries for key in self._keys(kind)]
-        requested = [program.requested_s(keys) for program in self._hosted]
-        return max((s for s in requested if s is not None), default=None)
-
-    def _keys(self, kind: Kind[Any]) -> list[str]:
-        return store_of(self._stores, kind).keys()
-
-    def _never_settles(self) -> Violation:
-        failing = {key: text for p in self._hosted for key, text in p.failing.items()}
+    def _never_settles(self) -> None:
+        failing = {
+            key: text
+            for hosted in self._hosted
+            if hosted.host.informers
+            for key, text in hosted.status().failing.items()
+        }
         keys = {key for kind in self._subject.primaries for key in self._keys(kind)}
         made = len(keys) - len(final_state(step for step, _ in self._steps))
         detail, difference = "keys are synced again and again", None
@@ -406,16 +377,17 @@ class Run:
         elif self._group.failure:
             difference = StateDifference.ENDED
             detail = f"the controller does not run: {self._group.failure}"
-        return Violation(Property.SETTLES, detail, difference)
+        raise ViolatedError(Property.SETTLES, detail, difference)
+
+    # ---- the properties
 
     async def _check_quiet(self) -> None:
         count = await self._writes_of_resync()
         if count:
-            writes = [_short(write) for write in self._last_writes(count)]
+            first = " ".join(str(self._network.writes[-count:][0]).split()[2:])
             once = not await self._writes_of_resync()
             difference = StateDifference.LATE if once else None
-            detail = f"one more resync wrote: {writes[0]}"
-            raise ViolatedError(Violation(Property.QUIET, detail, difference))
+            raise ViolatedError(Property.QUIET, f"one more resync wrote: {first}", difference)
 
     async def _writes_of_resync(self) -> int:
         before = self._network.writes_count
@@ -429,43 +401,85 @@ class Run:
                 await remove(self._stores, kind, key)
         if not self._subject.cleans:
             return
-        clock = asyncio.get_running_loop().time
+        clock, kept = asyncio.get_running_loop().time, self._checks.kept
         deadline = clock() + CLEAN_S
         while True:
             await self._settle()
-            leftovers = self._made.left()
-            if not leftovers:
+            left = [name for place, name in self._left() if not {place, name} & {*kept}]
+            if not left:
                 return
             if clock() > deadline:
-                detail = f"left after all primaries were deleted: {', '.join(leftovers[:3])}"
-                raise ViolatedError(Violation(Property.CLEAN, detail))
+                detail = f"left after all primaries were deleted: {', '.join(left[:3])}"
+                raise ViolatedError(Property.CLEAN, detail)
             await asyncio.sleep(10)
 
-    def _last_writes(self, count: int) -> Sequence[Write]:
-        return self._network.writes[-count:]
+    def _result(self) -> dict[str, object]:
+        """Return what the controller made, to compare with another run."""
+        result: dict[str, object] = {}
+        ignored = self._checks.ignored
+        for kind in self._made:
+            place = place_of(kind)
+            if place in ignored:
+                continue
+            paths = [path.split(".")[1:] for path in ignored if path.startswith(f"{place}.")]
+            for key, value in self._objects.values(kind).items():
+                shown = comparable(kind, value)
+                for path in paths:
+                    shown = without(shown, path)
+                result[f"{place}/{key}"] = shown
+        for name, state in self._network.externals.items():
+            if name not in ignored:
+                result |= resources_of(name, state)
+        if JETSTREAM not in ignored:
+            assets = self._stores.jetstream.configurations()
+            result |= {f"{JETSTREAM}/{name}": config for name, config in assets.items()}
+        return result
+
+    def _left(self) -> Iterator[tuple[str, str]]:
+        """Yield the places and names of all primaries, and of the objects that go with them."""
+        for kind in (*self._subject.primaries, *self._made):
+            for key in self._keys(kind):
+                yield place_of(kind), f"{place_of(kind)}/{key}"
+        for name, state in self._network.externals.items():
+            for resource in state.resources:
+                yield name, f"{name}/{resource}"
+        for asset in self._stores.jetstream.configurations():
+            yield JETSTREAM, f"{JETSTREAM}/{asset}"
+
+    @property
+    def _made(self) -> Sequence[Kind[Any]]:
+        if self._subject.made is not None:
+            return self._subject.made
+        given = (step.desired.kind for step in self._schedule.script if isinstance(step, Put))
+        places = {*map(place_of, (*self._subject.kinds, *given)), *OWN_BUCKETS}
+        opened = sorted(self._network.opened.items())
+        return [kind for place, kind in opened if place not in places]
+
+    def _keys(self, kind: Kind[Any]) -> list[str]:
+        return store_of(self._stores, kind).keys()
 
     def _check_always(self, write: Write) -> None:
         self._edited.discard(write.target)
         if self._broken is None and not self._edited:
-            text = self._failed(self._checks.always)
-            if text:
-                self._broken = Violation(Property.ALWAYS, text)
+            self._check(Property.ALWAYS, self._checks.always)
 
-    def _check_finally(self) -> None:
-        text = self._failed(self._checks.finally_)
-        if text:
-            raise ViolatedError(Violation(Property.FINALLY, text))
-
-    def _failed(self, check: Check | None) -> str:
-        """Return why the user's check fails; empty if it holds."""
+    def _check(self, property_: Property, check: Check | None) -> None:
+        """Note why the user's check fails, if it does."""
         if check is None:
-            return ""
+            return
         name = getattr(check, "__name__", "the check")
         try:
-            holds = check(self._objects)
+            if check(self._objects) is False:
+                self._break(property_, f"{name} returned False")
         except AssertionError as error:
-            return f"{name}: {error}" if str(error) else f"{name} failed"
-        return f"{name} returned False" if holds is False else ""
+            self._break(property_, f"{name}: {error}" if str(error) else f"{name} failed")
+
+    def _break(self, property_: Property, text: str) -> None:
+        self._broken = self._broken or ViolatedError(property_, text)
+
+    def _check_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken
 
 
 async def _changed(store: Store, key: str, change: Callable[[bytes], bytes]) -> bool:
@@ -483,22 +497,3 @@ async def _changed(store: Store, key: str, change: Callable[[bytes], bytes]) -> 
 
 def _chosen(keys: Sequence[str], number: int) -> str:
     return keys[number % len(keys)] if keys else ""
-
-
-def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:
-    """Return a value that is equal for equal final states."""
-    return tuple(sorted((*state.name, documents.render(state.document)) for state in final))
-
-
-def _described(step: Step, done: str) -> str:
-    pause = "" if step.pause is StepPause.NONE else f"{step.pause.value}: "
-    return f"{pause}{done or step}"
-
-
-def _short(write: Write) -> str:
-    return " ".join(str(write).split()[2:])
-
-
-def _raise(violation: Violation | None) -> None:
-    if violation is not None:
-        raise ViolatedError(violation)

@@ -9,10 +9,10 @@ import msgspec
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.telemetry.hiding import abbreviated
-from natsctl.testing.fields import leaves
+from natsctl.testing.cluster import leaves
+from natsctl.testing.simulation.faults import Choices
+from natsctl.testing.simulation.network import place_of
 from natsctl.testing.simulation.objects import Desired, stored_form
-from natsctl.testing.simulation.world.faults import Choices
-from natsctl.testing.simulation.world.stores import place_of
 
 STEPS_MAX = 5  # between the first objects and the last ones
 STORM_STEPS_MIN, STORM_STEPS_MAX = 8, 30
@@ -50,7 +50,7 @@ class Put(msgspec.Struct, frozen=True):
         document = documents.without(self.desired.document, "metadata")
         text = abbreviated(documents.render(document).decode(), SHOWN_MAX)
         note = f"  ({self.note})" if self.note else ""
-        return f"put {_name(self.desired.kind, self.desired.key)} {text}{note}"
+        return f"put {place_of(self.desired.kind)}/{self.desired.key} {text}{note}"
 
 
 class Remove(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Remove(msgspec.Struct, frozen=True):
     pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
-        return f"delete {_name(self.kind, self.key)}"
+        return f"delete {place_of(self.kind)}/{self.key}"
 
 
 class StepAction(Enum):
@@ -123,12 +123,17 @@ class Author:
             self.versions.setdefault(desired.name, []).append(desired)
 
     def write(self, choices: Choices) -> tuple[Step, ...]:
-        """Return the script of a seed."""
-        return tuple(self._paused(self._steps(choices), choices))
+        """Return the script of a seed, with the pause before each step."""
+        script = []
+        for number, step in enumerate(self._steps(choices)):
+            share = choices.share(f"script/pause/{number}")
+            pause = next(pause for limit, pause in _PAUSES if share < limit)
+            script.append(msgspec.structs.replace(step, pause=pause))
+        return tuple(script)
 
     def plain(self, final: Iterable[Desired]) -> tuple[Step, ...]:
         """Return the script that only creates the objects: first those that are only read."""
-        ordered = sorted(final, key=lambda desired: self._is_primary(desired.name))
+        ordered = sorted(final, key=lambda desired: desired.name[0] in self._primaries)
         return tuple(Put(desired) for desired in ordered)
 
     def complete(self, script: Iterable[Step]) -> bool:
@@ -136,10 +141,8 @@ class Author:
         pending = False
         for step in script:
             match step:
-                case Put(desired=desired):
-                    pending |= not self._is_primary(desired.name)
-                case Remove(kind=kind, key=key):
-                    pending |= not self._is_primary((kind.name, key))
+                case Put(desired=Desired(kind=kind)) | Remove(kind=kind):
+                    pending |= kind.name not in self._primaries
                 case Act(action=StepAction.RESYNC):
                     pending = False
                 case _:
@@ -148,14 +151,13 @@ class Author:
 
     def _steps(self, choices: Choices) -> Iterator[Step]:
         names = list(self.versions)
-        read_only = [name for name in names if not self._is_primary(name)]
-        primaries = [name for name in names if self._is_primary(name)]
+        read_only = [name for name in names if name[0] not in self._primaries]
+        primaries = [name for name in names if name[0] in self._primaries]
         current: dict[Names, int | None] = dict.fromkeys(names)
         for name in choices.shuffled("script/first", names):
-            share = choices.share(f"script/first/{name}/there")
-            if self._is_primary(name) or share < THERE_SHARE:
-                current[name] = 0
-                yield Put(self.versions[name][0], self._note(name, 0))
+            there = choices.share(f"script/first/{name}/there") < THERE_SHARE
+            if there or name in primaries:
+                yield self._version(name, 0, current)
         if read_only:
             yield from self._middle_steps("read", choices, names, current)
             yield from self._last_steps(choices, read_only, current)
@@ -174,17 +176,17 @@ class Author:
             if self._acts and choices.share(f"{place}/act") < ACTS:
                 yield self._act(f"{place}/act", choices)
                 continue
-            drawn = choices.draw(place)
-            share, name = drawn.share(), names[int(drawn.share() * len(names))]
+            share, which, chosen, _ = choices.draw(place)
+            name, chosen_number = names[int(which * len(names))], int(chosen * 1000)
             if share < EDITS:
                 yield self._edit(place, choices, name, current)
             elif share < REMOVALS and current[name] is not None:
                 current[name] = None
                 yield Remove(self.versions[name][0].kind, name[1])
             elif share < HAND_REMOVALS and self._hands:
-                yield Act(StepAction.REMOVE, int(drawn.share() * 1000))
+                yield Act(StepAction.REMOVE, chosen_number)
             elif share < HAND_EDITS and self._hands:
-                yield Act(StepAction.EDIT, int(drawn.share() * 1000))
+                yield Act(StepAction.EDIT, chosen_number)
             elif share < RESYNCS:
                 yield Act(StepAction.RESYNC)
             else:
@@ -202,36 +204,34 @@ class Author:
         """Return the next version of an object; an object without versions has a field edited."""
         versions, before = self.versions[name], current[name]
         if before is None or len(versions) > 1:
-            current[name] = following = 0 if before is None else (before + 1) % len(versions)
-            return Put(versions[following], self._note(name, following))
-        edited = _edited(versions[-1], choices, place)
-        current[name] = 0 if edited is None else EDITED
-        return edited or Put(versions[-1])
+            return self._version(name, 0 if before is None else before + 1, current)
+        desired = versions[0]
+        fields = edited_fields(editable(desired.document)) if desired.declared else []
+        for path, value in choices.shuffled(f"{place}/field", fields):
+            document = replaced(desired.document, path, value)
+            edited = msgspec.structs.replace(desired, document=document)
+            if desired.kind.valid(stored_form(edited, None)):
+                current[name] = EDITED
+                return Put(edited, f"{'.'.join(path)} edited")
+        return self._version(name, 0, current)
 
     def _last_steps(
         self, choices: Choices, names: Sequence[Names], current: dict[Names, int | None]
     ) -> Iterator[Step]:
         """Yield the steps that end in the known state: the last version, or nothing."""
         for name in choices.shuffled(f"script/last/{len(names)}", names):
-            last = self.versions[name][-1]
-            share = choices.share(f"script/last/{name}")
-            if self._is_primary(name) and share < DELETED_SHARE and len(names) > 1:
+            deleted = choices.share(f"script/last/{name}") < DELETED_SHARE and len(names) > 1
+            last = len(self.versions[name]) - 1
+            if deleted and name[0] in self._primaries:
                 if current[name] is not None:
-                    yield Remove(last.kind, name[1])
-            elif current[name] != len(self.versions[name]) - 1:
-                yield Put(last, self._note(name, len(self.versions[name]) - 1))
+                    yield Remove(self.versions[name][last].kind, name[1])
+            elif current[name] != last:
+                yield self._version(name, last, current)
 
-    def _paused(self, steps: Iterable[Step], choices: Choices) -> Iterator[Step]:
-        for number, step in enumerate(steps):
-            share = choices.share(f"script/pause/{number}")
-            pause = next(pause for limit, pause in _PAUSES if share < limit)
-            yield msgspec.structs.replace(step, pause=pause)
-
-    def _is_primary(self, name: Names) -> bool:
-        return name[0] in self._primaries
-
-    def _note(self, name: Names, number: int) -> str:
-        return f"version {number + 1}" if len(self.versions[name]) > 1 else ""
+    def _version(self, name: Names, number: int, current: dict[Names, int | None]) -> Put:
+        versions = self.versions[name]
+        current[name] = number = number % len(versions)
+        return Put(versions[number], f"version {number + 1}" if len(versions) > 1 else "")
 
 
 def final_state(script: Iterable[Step]) -> dict[Names, Desired]:
@@ -268,29 +268,12 @@ def replaced(document: Document, path: tuple[str, ...], value: object) -> Docume
     """Return the document with another value of one field."""
     name, *inner_path = path
     below = document[name]
-    inner = (
-        replaced(below, tuple(inner_path), value)
-        if inner_path and isinstance(below, dict)
-        else value
-    )
-    return {**document, name: inner}
+    if inner_path and isinstance(below, dict):
+        value = replaced(below, tuple(inner_path), value)
+    return {**document, name: value}
 
 
 def editable(document: Document) -> Document:
     """Return the fields of an object that describe its desired state."""
     left_out = ("metadata", "status", "apiVersion", "kind", "bucket", "key")
     return documents.without(document, *left_out)
-
-
-def _edited(desired: Desired, choices: Choices, place: str) -> Put | None:
-    """Return the object with one edited field, None if no edit gives a valid object."""
-    fields = edited_fields(editable(desired.document)) if desired.declared else []
-    for path, value in choices.shuffled(f"{place}/field", fields):
-        edited = msgspec.structs.replace(desired, document=replaced(desired.document, path, value))
-        if desired.kind.valid(stored_form(edited, None)):
-            return Put(edited, f"{'.'.join(path)} edited")
-    return None
-
-
-def _name(kind: Any, key: str) -> str:
-    return f"{place_of(kind)}/{key}"

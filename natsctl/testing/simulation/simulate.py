@@ -4,30 +4,33 @@ import asyncio
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.synchronize import Event
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from natsctl.errors import UsageError
+from natsctl.model import documents
 from natsctl.testing.simulation.bench import Bench, logged
+from natsctl.testing.simulation.faults import Choices, Fault
 from natsctl.testing.simulation.finding import Finding, Report, finding_of
+from natsctl.testing.simulation.network import place_of
 from natsctl.testing.simulation.objects import Objects, desired_objects
+from natsctl.testing.simulation.process import Division
 from natsctl.testing.simulation.properties import Property
-from natsctl.testing.simulation.run import Check, Checks, Ran, Run, Schedule, known_state
-from natsctl.testing.simulation.script import Author, StepAction, final_state
-from natsctl.testing.simulation.shrinking import Shrinker
+from natsctl.testing.simulation.run import Check, Checks, Ran, Run, Schedule
+from natsctl.testing.simulation.script import Author, Step, StepAction, StepPause, final_state
 from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
-from natsctl.testing.simulation.world.faults import Choices
-from natsctl.testing.simulation.world.process import Division
-from natsctl.testing.simulation.world.stores import place_of
+
+T = TypeVar("T")
 
 REFERENCE_SEED = -1
 GROUP_SHARE = 0.2  # of the runs, in which three processes divide the work, if no mode is given
 REFERENCES_MAX = 256  # results of runs without faults that are kept
+TRIES_MAX = 400  # runs that shrink a finding
 
 Progress = Callable[[int], None]
 """Called with the number of finished runs."""
@@ -81,7 +84,8 @@ def simulate(
     Returns a report if every property holds. Raises `SimulationError` with the shortest schedule
     that violates a property, and `UsageError` if an object is invalid, or if an event loop runs.
     """
-    if _loop_runs():
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
         raise UsageError("simulate has its own event loops: call it in a plain function")
     checks = Checks(always, finally_, tuple(ignore), tuple(keep))
     mode = mode_of(leader_elect=leader_elect, shard=shard)
@@ -118,15 +122,18 @@ class Simulation:
         if mode is not None and mode not in {Division.ALONE, *subject.modes}:
             raise UsageError(f"{subject.name} cannot run in {mode.value}")
         self.subject = subject
-        self._mode, self._storm = mode, storm
-        self._checks = checks
+        self._mode, self._storm, self._checks = mode, storm, checks
         desired = desired_objects(objects, subject.kinds, primaries=len(subject.primaries))
-        primaries = {kind.name for kind in subject.primaries}
+        acts = [StepAction.STOP, StepAction.RELIST] if storm else []
+        if storm and subject.modes:
+            acts += [StepAction.PAUSE, StepAction.PAUSE_ALL]
+        if storm and mode in subject.modes:
+            acts += [StepAction.LEASE, StepAction.LEASES]
         self._author = Author(
             desired,
-            primaries=primaries,
+            primaries={kind.name for kind in subject.primaries},
             hands=bool(subject.touched),
-            acts=_acts(subject, mode) if storm else (),
+            acts=acts,
         )
         self._references: dict[object, Ran] = {}
         self._unread = {place_of(wish.kind) for wish in desired}
@@ -142,22 +149,18 @@ class Simulation:
 
     def search(self, seeds: range, progress: Progress = lambda _: None) -> Report:
         """Run the seeds in order, up to the first that violates a property."""
-        name, count = self.subject.name, 0
+        report = Report(controller=self.subject.name, runs=0, seed=seeds.start)
         try:
             for count, seed in enumerate(seeds, start=1):
                 finding = self.finding(seed)
                 progress(count)
+                report = msgspec.structs.replace(report, runs=count, finding=finding)
                 if finding is not None:
-                    return self._report(name, count, seed, finding=finding)
+                    report = msgspec.structs.replace(report, seed=seed)
+                    break
         except KeyboardInterrupt:
-            return Report(
-                controller=name, runs=max(0, count - 1), seed=seeds.start, interrupted=True
-            )
-        return self._report(name, count, seeds.start)
-
-    def _report(self, name: str, runs: int, seed: int, finding: Finding | None = None) -> Report:
-        unread = tuple(sorted(self._unread))
-        return Report(controller=name, runs=runs, seed=seed, finding=finding, unread=unread)
+            return msgspec.structs.replace(report, interrupted=True)
+        return msgspec.structs.replace(report, unread=tuple(sorted(self._unread)))
 
     def finding(self, seed: int) -> Finding | None:
         """Run one seed, and return its shrunk finding, None if every property holds."""
@@ -165,57 +168,39 @@ class Simulation:
         ran = self.run(schedule)
         if ran.violation is None:
             return None
-        shrinker = Shrinker(self.run, schedule, ran, self._author.complete)
+        shrunk = _Shrunk(self.run, schedule, ran, self._author.complete)
         with suppress(KeyboardInterrupt):  # the finding is then longer than necessary
-            shrinker.shrink()
-        return finding_of(self.subject, seed, self._explained(shrinker))
-
-    def _explained(self, shrinker: Shrinker) -> Ran:
-        """Return the run; one that never settles for no known reason gets its last log line."""
-        ran = shrinker.ran
-        violation = ran.violation
-        if violation is None or violation.property is not Property.SETTLES or violation.difference:
-            return ran
-        with logged() as lines:
-            self._run(shrinker.schedule, None)
-        if not lines:
-            return ran
-        detail = f"{violation.detail}; the last log line: {lines[-1]}"
-        return msgspec.structs.replace(
-            ran, violation=msgspec.structs.replace(violation, detail=detail)
-        )
+            shrunk.shrink()
+        violation = shrunk.ran.violation or ran.violation
+        if violation.property is Property.SETTLES and violation.difference is None:
+            with logged() as lines:  # it never settles for no known reason
+                self._run(shrunk.schedule, None)
+            if lines:
+                detail = f"{violation.detail}; the last log line: {lines[-1]}"
+                violation = msgspec.structs.replace(violation, detail=detail)
+        return finding_of(self.subject, seed, shrunk.ran, violation)
 
     def schedule(self, seed: int) -> Schedule:
-        """Return the schedule of a seed."""
         choices, mode = Choices(seed), self._mode
         if mode is None:
             group = bool(self.subject.modes) and choices.share("group") < GROUP_SHARE
             mode = choices.pick("group/mode", self.subject.modes) if group else Division.ALONE
-        return Schedule(
-            seed,
-            self._author.write(choices),
-            mode=mode,
-            storm=self._storm,
-        )
+        return Schedule(seed, self._author.write(choices), mode=mode, storm=self._storm)
 
     def run(self, schedule: Schedule) -> Ran:
         """Run a schedule, and compare its result with that of a run without faults."""
         self.check_interrupt()
-        reference = self._reference(schedule)
-        if reference.violation is not None:
-            return reference
-        return self._run(schedule, reference.result)
-
-    def _reference(self, schedule: Schedule) -> Ran:
         final = [desired for _, desired in sorted(final_state(schedule.script).items())]
-        state = known_state(final)
-        known = self._references.get(state)
-        if known is None:
+        state = tuple((*wish.name, documents.render(wish.document)) for wish in final)
+        reference = self._references.get(state)
+        if reference is None:
             if len(self._references) >= REFERENCES_MAX:
                 self._references.clear()
             plain = Schedule(REFERENCE_SEED, self._author.plain(final), (), hurried=True)
-            known = self._references[state] = self._run(plain, None)
-        return known
+            reference = self._references[state] = self._run(plain, None)
+        if reference.violation is not None:
+            return reference
+        return self._run(schedule, reference.result)
 
     def _run(self, schedule: Schedule, expected: dict[str, object] | None) -> Ran:
         ran = self._bench.run(Run(self.subject, self._checks, schedule).run(expected))
@@ -223,16 +208,85 @@ class Simulation:
         return ran
 
 
-def _acts(subject: Subject, mode: Division | None) -> list[StepAction]:
-    """Return what administrators can do to this controller."""
-    pauses = {StepAction.PAUSE, StepAction.PAUSE_ALL} if subject.modes else set()
-    leases = {StepAction.LEASE, StepAction.LEASES} if mode in subject.modes else set()
-    return [a for a in StepAction if a in {StepAction.STOP, StepAction.RELIST, *pauses, *leases}]
+class _Shrunk:
+    """A schedule that violates a property, and the shortest that still does.
+
+    Args:
+        run: runs a schedule.
+        ran: the run of the schedule.
+        complete: returns whether a script has every step that a controller may rely on.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Schedule], Ran],
+        schedule: Schedule,
+        ran: Ran,
+        complete: Callable[[Sequence[Step]], bool],
+    ) -> None:
+        self.schedule = msgspec.structs.replace(schedule, faults=ran.faults)
+        self.ran = ran
+        self._run, self._complete = run, complete
+        self._tries = 0
+
+    def shrink(self) -> None:
+        """Replace schedule and run by the smallest ones that are found within `TRIES_MAX` runs."""
+        before = None
+        while before != self.schedule and self._tries < TRIES_MAX:
+            before = self.schedule
+            self._try(mode=Division.ALONE)
+            self._try(hurried=True)
+            self._remove_items("faults")
+            self._remove_items("script")
+            for number, step in enumerate(self.schedule.script):
+                if step.pause is not StepPause.IDLE:
+                    calm = msgspec.structs.replace(step, pause=StepPause.IDLE)
+                    self._try(script=_replaced(self.schedule.script, number, calm))
+            for number, fault in enumerate(self.schedule.faults or ()):
+                for earlier in range(1, min(fault.call.number, 4)):  # of the same operation
+                    call = msgspec.structs.replace(fault.call, number=earlier)
+                    moved: Fault = msgspec.structs.replace(fault, call=call)
+                    if self._try(faults=_replaced(self.schedule.faults or (), number, moved)):
+                        break
+
+    def _remove_items(self, field: str) -> None:
+        """Remove as many items as possible, first in large parts and then one by one."""
+        items: tuple[object, ...] = getattr(self.schedule, field)
+        size = len(items)
+        while size >= 1:
+            start = 0
+            while start < len(items):
+                fewer = (*items[:start], *items[start + size :])
+                if self._try(**{field: fewer}):
+                    items = fewer
+                else:
+                    start += size
+            size //= 2
+
+    def _try(self, **changed: Any) -> bool:
+        """Keep the schedule if it violates the same property; return whether it does."""
+        schedule = msgspec.structs.replace(self.schedule, **changed)
+        unchanged = schedule == self.schedule or self._tries >= TRIES_MAX
+        if unchanged or not self._complete(schedule.script):
+            return False
+        self._tries += 1
+        ran, before = self._run(schedule), self.ran.violation
+        if not (ran.violation and before and ran.violation.property is before.property):
+            return False
+        self.schedule = msgspec.structs.replace(schedule, faults=ran.faults)
+        self.ran = ran
+        return True
+
+
+def _replaced(items: tuple[T, ...], number: int, item: T) -> tuple[T, ...]:
+    return (*items[:number], item, *items[number + 1 :])
+
+
+# ---- several processes
 
 
 MakeSimulation = Callable[[], Simulation]
 """Makes the simulation in each process, so it can be pickled: a function of a module."""
-
 
 _workers: list[Simulation] = []  # one, in each process of a search
 
@@ -246,54 +300,49 @@ def search_in_processes(
     """
     chunks = deque(seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
     context = multiprocessing.get_context("spawn")
-    runs, name, unread = 0, "", set[str]()
-    over = context.Event()
-    running: deque[Future[Report]] = deque()
+    over, running = context.Event(), deque[Future[Report]]()
+    reports: list[Report] = []
     with ProcessPoolExecutor(
         processes, mp_context=context, initializer=_open, initargs=(make, over)
     ) as pool:
         try:
             while chunks or running:
-                with _sigint_blocked():  # the processes that this starts inherit the block
+                # the processes that this starts inherit the block
+                before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                try:
                     while chunks and len(running) < 2 * processes:
                         running.append(pool.submit(_search, chunks.popleft()))
-                report = running.popleft().result()
-                unread = unread & {*report.unread} if runs else {*report.unread}
-                name, runs = report.controller, runs + report.runs
-                progress(runs)
-                if report.finding is not None:
-                    return Report(
-                        controller=name, runs=runs, seed=seeds.start, finding=report.finding
-                    )
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                reports.append(running.popleft().result())
+                progress(sum(report.runs for report in reports))
+                if reports[-1].finding is not None:
+                    break
         except KeyboardInterrupt:
             over.set()
-            reports = [future.result() for future in running if not future.cancel()]
-            return _interrupted([Report(controller=name, runs=runs, seed=seeds.start), *reports])
+            reports += [future.result() for future in running if not future.cancel()]
+            return _joined(reports, seeds, interrupted=True)
         finally:
             over.set()  # and wait, because a process that still starts needs it
             pool.shutdown(cancel_futures=True)
-    return Report(controller=name, runs=runs, seed=seeds.start, unread=tuple(sorted(unread)))
+    return _joined(reports, seeds, interrupted=False)
 
 
-def _interrupted(reports: Sequence[Report]) -> Report:
+def _joined(reports: Sequence[Report], seeds: range, *, interrupted: bool) -> Report:
     """Return one report of consecutive seeds, up to the first finding."""
-    first, runs = reports[0], 0
+    runs, finding, unread = 0, None, [{*report.unread} for report in reports]
     for report in reports:
-        runs += report.runs
-        if report.finding is not None:
-            return msgspec.structs.replace(report, runs=runs, seed=first.seed)
-    name = next((report.controller for report in reports if report.controller), "")
-    return Report(controller=name, runs=runs, seed=first.seed, interrupted=True)
-
-
-@contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Let SIGINT wait until the end of the context."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        runs, finding = runs + report.runs, report.finding
+        if finding is not None:
+            break
+    return Report(
+        controller=next((report.controller for report in reports), ""),
+        runs=runs,
+        seed=seeds.start,
+        finding=finding,
+        interrupted=interrupted and finding is None,
+        unread=() if interrupted or finding else tuple(sorted(set.intersection(*unread))),
+    )
 
 
 def _open(make: MakeSimulation, over: Event) -> None:
@@ -311,11 +360,3 @@ def _open(make: MakeSimulation, over: Event) -> None:
 
 def _search(seeds: range) -> Report:
     return _workers[0].search(seeds)
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

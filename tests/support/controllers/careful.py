@@ -25,9 +25,9 @@ from natsctl import (
 )
 from natsctl.managed import Managed
 from natsctl.testing import SimulatedExternal
-from natsctl.testing.simulation.world.external import ExternalSpecs
-from natsctl.testing.simulation.world.network import Network
-from natsctl.testing.simulation.world.process import life_of_task
+from natsctl.testing.simulation.external import ExternalSpecs
+from natsctl.testing.simulation.network import Network
+from natsctl.testing.simulation.process import life_of_task
 from natsctl.watchers import InformerController
 from tests.support.controllers.faulty import DOCUMENTS, PARTS, SHOPS, Shop, part
 from tests.support.stores import documents

@@ -53,8 +53,7 @@ from natsctl.testing import (
     replay,
     running,
 )
-from natsctl.testing.replaying.outcome import Verdict
-from natsctl.testing.replaying.replay import replay_recording
+from natsctl.testing.replaying.replay import Verdict, replay_recording
 from natsctl.watchers import InformerController, OpinionatedWatcher
 from tests.support.eventually import eventually
 

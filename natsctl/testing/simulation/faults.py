@@ -7,7 +7,8 @@ stays the same when shrinking removes other steps and faults.
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from hashlib import blake2b
-from typing import TypeVar
+from struct import Struct
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -15,50 +16,34 @@ from natsctl.jetstream.store import LEASES
 
 T = TypeVar("T")
 
-BITS = 64
-SCALE = 1 << 16  # of the fractions that `Drawn` yields
-
-
-class Drawn:
-    """A few numbers for one place, taken one after the other from 64 random bits."""
-
-    __slots__ = ("_bits",)
-
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
-
-    def share(self) -> float:
-        """Return a number from 0 to less than 1; only the first four are independent."""
-        self._bits, number = divmod(self._bits, SCALE)
-        return number / SCALE
+_FOUR = Struct("<4H")
+_SCALE = 1 << 16
 
 
 class Choices:
     """The choices of one seed, the same on every machine."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self._key = seed.to_bytes(16, "little", signed=True)
+        self._hash = blake2b(digest_size=_FOUR.size, key=seed.to_bytes(16, "little", signed=True))
 
-    def draw(self, place: str) -> Drawn:
-        """Return the numbers of a place."""
-        digest = blake2b(place.encode(), digest_size=BITS // 8, key=self._key).digest()
-        return Drawn(int.from_bytes(digest, "little"))
+    def draw(self, place: str) -> tuple[float, float, float, float]:
+        """Return four numbers from 0 to less than 1, which don't depend on each other."""
+        place_hash = self._hash.copy()
+        place_hash.update(place.encode())
+        one, two, three, four = _FOUR.unpack(place_hash.digest())
+        return one / _SCALE, two / _SCALE, three / _SCALE, four / _SCALE
 
     def share(self, place: str) -> float:
-        """Return a number from 0 to less than 1."""
-        return self.draw(place).share()
+        return self.draw(place)[0]
 
     def below(self, place: str, count: int) -> int:
         """Return a whole number from 0 to less than *count*."""
         return int(self.share(place) * count)
 
     def pick(self, place: str, options: Sequence[T]) -> T:
-        """Return one of the options."""
         return options[self.below(place, len(options))]
 
     def shuffled(self, place: str, items: Sequence[T]) -> list[T]:
-        """Return the items in another order."""
         order = sorted(range(len(items)), key=lambda number: self.share(f"{place}/{number}"))
         return [items[number] for number in order]
 
@@ -74,21 +59,28 @@ CUTS_S = (0.5, 6.0, 20.0, 60.0)  # around the time after which others take over
 
 
 class FaultType(Enum):
-    """The type of a fault."""
+    """The type of a fault: its name, and a fault of the type in words."""
 
-    CRASH_BEFORE = "crash before"
-    CRASH_AFTER = "crash after"
-    LOST_ANSWER = "answer lost"
-    TIMEOUT = "timeout"
-    CONFLICT = "conflict"
-    AWAY = "store away"
-    JUMP = "time jumps"
-    BREAK = "watch breaks"
-    LAG = "cache lags"
-    SLOW = "slow"
-    OLD = "old read"
-    CUT = "process cut off"
-    LATE = "late write"
+    CRASH_BEFORE = "crash before", "crash before {call}; restart after {seconds:g} s"
+    CRASH_AFTER = "crash after", "crash after {call}; restart after {seconds:g} s"
+    LOST_ANSWER = "answer lost", "the answer to {call} is lost; the write took effect"
+    TIMEOUT = "timeout", "timeout of {call}, which has no effect"
+    CONFLICT = "conflict", "conflict of {call}"
+    AWAY = "store away", "the store is away for {seconds:g} s from {call}"
+    JUMP = "time jumps", "time jumps by {seconds:g} s during {call}"
+    BREAK = "watch breaks", "a watch breaks before {call}"
+    LAG = "cache lags", "a cache lags by {seconds:g} s at {call}"
+    SLOW = "slow", "{call} takes {seconds:g} s"
+    OLD = "old read", "{call} returns the state of {seconds:g} s ago"
+    CUT = "process cut off", "the process reaches nothing for {seconds:g} s from {call}"
+    LATE = "late write", "the process reaches nothing for {seconds:g} s; then {call} arrives"
+
+    text: str
+
+    def __new__(cls, name: str, text: str) -> Self:
+        made = object.__new__(cls)
+        made._value_, made.text = name, text
+        return made
 
 
 READ_FAULTS = (
@@ -107,8 +99,6 @@ EXTERNAL_WRITE_FAULTS = (*REQUEST_FAULTS, FaultType.SLOW)
 EVENT_FAULTS = (FaultType.BREAK, FaultType.LAG)
 CRASHES = {FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER}
 CUTS = {FaultType.CUT, FaultType.LATE}
-
-
 LENGTHS_S = {FaultType.JUMP: JUMPS_S, FaultType.CUT: CUTS_S, FaultType.LATE: CUTS_S}
 
 
@@ -120,8 +110,12 @@ class SimulatedCall(msgspec.Struct, frozen=True):
     number: int
 
     def __str__(self) -> str:
-        times = "" if self.number == 1 else f" for the {ordinal(self.number)} time"
-        return f"{self.operation} {self.target}{times}"
+        number = self.number
+        if number == 1:
+            return f"{self.operation} {self.target}"
+        last = 0 if number % 100 in (11, 12, 13) else number % 10
+        ordinal = f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
+        return f"{self.operation} {self.target} for the {ordinal} time"
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -132,24 +126,7 @@ class Fault(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return _TEXTS[self.fault].format(call=self.call, seconds=self.seconds)
-
-
-_TEXTS = {
-    FaultType.CRASH_BEFORE: "crash before {call}; restart after {seconds:g} s",
-    FaultType.CRASH_AFTER: "crash after {call}; restart after {seconds:g} s",
-    FaultType.LOST_ANSWER: "the answer to {call} is lost; the write took effect",
-    FaultType.TIMEOUT: "timeout of {call}, which has no effect",
-    FaultType.CONFLICT: "conflict of {call}",
-    FaultType.AWAY: "the store is away for {seconds:g} s from {call}",
-    FaultType.JUMP: "time jumps by {seconds:g} s during {call}",
-    FaultType.BREAK: "a watch breaks before {call}",
-    FaultType.LAG: "a cache lags by {seconds:g} s at {call}",
-    FaultType.SLOW: "{call} takes {seconds:g} s",
-    FaultType.OLD: "{call} returns the state of {seconds:g} s ago",
-    FaultType.CUT: "the process reaches nothing for {seconds:g} s from {call}",
-    FaultType.LATE: "the process reaches nothing for {seconds:g} s; then {call} arrives",
-}
+        return self.fault.text.format(call=self.call, seconds=self.seconds)
 
 
 class Faults:
@@ -172,7 +149,7 @@ class Faults:
         self.over = False
         self._choices, self._group, self._storm = choices, group, storm
         self._faults_max, self._crashes_max = STORM_MAX if storm else RUN_MAX
-        self._drawable: dict[tuple[str, int], tuple[FaultType, ...]] = {}  # by source and types
+        self._drawable: dict[object, tuple[float, Sequence[FaultType]]] = {}
         self._given = None if given is None else {(f.call, f.fault): f for f in given}
 
     def at(self, call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
@@ -188,42 +165,37 @@ class Faults:
             self.happened.append(fault)
         return fault
 
-    def _drawable_of(self, source: str, types: tuple[FaultType, ...]) -> tuple[FaultType, ...]:
-        known = self._drawable.get((source, id(types)))
-        if known is None:
-            share = self._choices.share
-            allowed = {kind for kind in types if share(f"{source}/{kind.value}") < ALLOWED_SHARE}
-            allowed = allowed | {FaultType.CUT} if self._group else allowed - CUTS
-            known = tuple(filter(allowed.__contains__, types))
-            self._drawable[source, id(types)] = known
-        return known
-
     def _drawn(self, call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
-        if len(self.happened) >= self._faults_max:
+        if not types or len(self.happened) >= self._faults_max:
             return None
         store, source = call.target.partition("/")[0], "faults"
         if self._storm:
             source = f"watch/{store}" if types is EVENT_FAULTS else store
-        rate = self._choices.pick(f"{source}/rate", RATES)
+        rate, drawable = self._drawable.get((source, id(types))) or self._draw(source, types)
         if store == LEASES.bucket:  # it has most of the calls
             rate *= LEASES_SHARE
-        if not rate:
+        if not rate or not drawable:
             return None
-        known = self._drawable_of(source, types)
-        drawn = self._choices.draw(f"fault/{call.operation}/{call.target}/{call.number}")
-        if not known or drawn.share() >= rate:
+        share, which, length, _ = self._choices.draw(
+            f"fault/{call.operation}/{call.target}/{call.number}"
+        )
+        if share >= rate:
             return None
-        fault_type = known[int(drawn.share() * len(known))]
+        fault_type = drawable[int(which * len(drawable))]
         happened = [fault.fault for fault in self.happened]
         if fault_type in CRASHES and sum(map(CRASHES.__contains__, happened)) >= self._crashes_max:
             return None
         if fault_type is FaultType.JUMP and happened.count(fault_type) >= JUMPS_MAX:
             return None
         lengths = LENGTHS_S.get(fault_type, SECONDS)
-        return Fault(fault_type, call, lengths[int(drawn.share() * len(lengths))])
+        return Fault(fault_type, call, lengths[int(length * len(lengths))])
 
-
-def ordinal(number: int) -> str:
-    """Return `1st`, `2nd`, `3rd`, `4th`."""
-    last = 0 if number % 100 in (11, 12, 13) else number % 10
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
+    def _draw(self, source: str, types: tuple[FaultType, ...]) -> tuple[float, Sequence[FaultType]]:
+        """Return the rate of a source, and which of the types it has."""
+        share = self._choices.share
+        allowed = {kind for kind in types if share(f"{source}/{kind.value}") < ALLOWED_SHARE}
+        allowed = allowed | {FaultType.CUT} if self._group else allowed - CUTS
+        drawable = tuple(filter(allowed.__contains__, types))
+        drawn = self._choices.pick(f"{source}/rate", RATES), drawable
+        self._drawable[source, id(types)] = drawn
+        return drawn

@@ -1,5 +1,7 @@
 """Stands for an external system, such as a cloud, with the faults of a simulation."""
 
+import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -8,11 +10,40 @@ import msgspec
 from natsctl.errors import StoreTimeoutError
 from natsctl.managed.external import Observation
 from natsctl.managed.objects import Managed
-from natsctl.testing.simulation.world.faults import EXTERNAL_READ_FAULTS, EXTERNAL_WRITE_FAULTS
-from natsctl.testing.simulation.world.network import ExternalState, Fields
-from natsctl.testing.simulation.world.process import current_life
+from natsctl.testing.simulation.faults import EXTERNAL_READ_FAULTS, EXTERNAL_WRITE_FAULTS
+from natsctl.testing.simulation.process import current_life
 
 T = TypeVar("T")
+
+Fields = dict[str, Any]
+
+VERSIONS_MAX = 50  # former states that a late read may return
+
+
+class ExternalState:
+    """The resources of one external system, and their former states."""
+
+    def __init__(self) -> None:
+        self.resources: dict[str, Fields] = {}
+        self.unnamed: set[str] = set()  # names that the system chose
+        self.creations = 0
+        self._former: list[tuple[float, dict[str, Fields]]] = []  # each until this time
+
+    def change(self, name: str, fields: Mapping[str, Any] | None) -> None:
+        """Set the fields of a resource; None removes it."""
+        now = asyncio.get_running_loop().time()
+        self._former.append((now, dict(self.resources)))  # no resource changes in place
+        del self._former[:-VERSIONS_MAX]
+        if fields is None:
+            del self.resources[name]
+        else:
+            self.resources[name] = copy.deepcopy(dict(fields))
+
+    def seen(self, late_s: float) -> dict[str, Fields]:
+        """Return the resources as they were *late_s* seconds ago."""
+        moment = asyncio.get_running_loop().time() - late_s
+        former = (resources for until, resources in self._former if until > moment)
+        return copy.deepcopy(next(former, self.resources))
 
 
 class ExternalError(Exception):
@@ -61,10 +92,10 @@ class SimulatedExternal:
             created = name or f"{self.name}-{state.creations}"
             if not name:
                 state.unnamed.add(created)
-            state.change(created, dict(fields))
+            state.change(created, fields)
             return created
 
-        return await self._write("create", name, create)
+        return await self._call("create", name, create)
 
     async def read(self, name: str) -> Fields | None:
         """Return the fields of a resource, None if it doesn't exist."""
@@ -72,14 +103,12 @@ class SimulatedExternal:
 
     async def list(self) -> dict[str, Fields]:
         """Return the fields of all resources by name."""
-        life = current_life.get()
-        if life is None:
-            return self._state.seen(0.0)
 
         async def read() -> dict[str, Fields]:
-            return self._state.seen(life.network.late_s(self.name))
+            life = current_life.get()
+            return self._state.seen(0.0 if life is None else life.network.late_s(self.name))
 
-        return await self._call("read", "", read, EXTERNAL_READ_FAULTS)
+        return await self._call("read", "", read)
 
     async def update(self, name: str, fields: Mapping[str, Any]) -> None:
         """Replace the fields of a resource; raises `ExternalError` if it doesn't exist."""
@@ -87,10 +116,10 @@ class SimulatedExternal:
         async def update() -> str:
             if name not in self._state.resources:
                 raise ExternalError(f"{name} does not exist")
-            self._state.change(name, dict(fields))
+            self._state.change(name, fields)
             return name
 
-        await self._write("update", name, update)
+        await self._call("update", name, update)
 
     async def delete(self, name: str) -> None:
         """Delete a resource, if it exists."""
@@ -100,35 +129,30 @@ class SimulatedExternal:
                 self._state.change(name, None)
             return name
 
-        await self._write("delete", name, delete)
+        await self._call("delete", name, delete)
 
     async def connect(self, managed: Managed[Any]) -> "ExternalSpecs":  # noqa: ARG002 - the protocol's argument
         """Return a client for managed objects; see `ExternalConnecter.connect`."""
         return ExternalSpecs(self)
 
-    async def _write(self, operation: str, name: str, action: Callable[[], Awaitable[str]]) -> str:
+    async def _call(self, operation: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
         life = current_life.get()
         if life is None:
             return await action()
+        network, state = life.network, self._state
 
-        async def write() -> str:
-            before = self._state.resources.get(name)
-            written = await action()
-            if operation == "create" or self._state.resources.get(name) != before:
-                value = msgspec.json.encode(self._state.resources.get(written))
-                life.network.wrote(life.name, operation, self.name, written, value)
-            return written
+        async def act() -> T:
+            before = state.resources.get(name)
+            result = await action()
+            written = str(result) if operation == "create" else name
+            after = state.resources.get(written)
+            if operation != "read" and after != before:
+                network.wrote(life.name, operation, self.name, written, msgspec.json.encode(after))
+            return result
 
-        return await self._call(operation, name, write, EXTERNAL_WRITE_FAULTS)
-
-    async def _call(
-        self, operation: str, name: str, action: Callable[[], Awaitable[T]], types: Any
-    ) -> T:
-        life = current_life.get()
-        if life is None:
-            return await action()
+        types = EXTERNAL_READ_FAULTS if operation == "read" else EXTERNAL_WRITE_FAULTS
         try:
-            return await life.network.call(life, operation, self.name, name, action, types=types)
+            return await network.call(life, operation, self.name, name, act, types=types)
         except StoreTimeoutError as error:
             raise TimeoutError(str(error)) from None
 
@@ -137,7 +161,8 @@ class SimulatedExternal:
         life = current_life.get()
         if life is None:
             return self._own
-        return life.network.externals.setdefault(self.name, ExternalState())
+        state: ExternalState = life.network.externals.setdefault(self.name, ExternalState())
+        return state
 
 
 class ExternalSpecs:

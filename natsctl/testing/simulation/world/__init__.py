@@ -1,1 +1,0 @@
-"""The virtual world of a simulation: processes, the network between them and stores, and faults."""
