@@ -263,7 +263,8 @@ class Entries:
     ) -> None:
         """Write a part: entries, with their *events*, and by *names* if the format names them."""
         if self.output in TABLES:
-            self._write_rows(messages, events)
+            if messages:
+                self._write_table(messages, events)
             return
         if self.output == VALUE:
             for message in messages:
@@ -272,8 +273,13 @@ class Entries:
         pairs = zip(messages, events or repeat(""), strict=False)
         entries = [described(self._bucket, *pair) for pair in pairs]
         if self.output not in (JSON, YAML):
-            keys = [f"{self._bucket}/{message.key}" for message in messages]
-            write_items(entries, self.output, names or keys)
+            chosen = parse_format(self.output)
+            if isinstance(chosen, str | tuple):
+                keys = [f"{self._bucket}/{message.key}" for message in messages]
+                write_items(entries, self.output, names or keys)
+            else:
+                rows = [[path.text_in(entry) for path in chosen.values()] for entry in entries]
+                self._write_rows([*chosen], rows)
             return
         for entry in entries:
             if self.output == YAML:
@@ -290,21 +296,21 @@ class Entries:
         if self.output == JSON and not self._watched:
             write_text(f"{self._last}\n]" if self._begun else "[]")
 
-    def _write_rows(self, messages: Sequence[Message], events: Sequence[str]) -> None:
-        if not messages:
+    def _write_table(self, messages: Sequence[Message], events: Sequence[str]) -> None:
+        now, wide, declared = datetime.now(UTC), self.output == WIDE, self._columns
+        self._headings = self._headings or headings_of(messages, wide=wide, declared=declared)
+        rows = [cells_of(one, self._headings, now, declared=declared) for one in messages]
+        if not self._watched:
+            self._write_rows(self._headings, rows)
             return
-        first, now = not self._headings, datetime.now(UTC)
-        if first:
-            self._headings = headings_of(messages, wide=self.output == WIDE, declared=self._columns)
-        rows = [cells_of(one, self._headings, now, declared=self._columns) for one in messages]
-        head = self._headings
-        if self._watched:
-            head = ["EVENT", *head]
-            rows = [[event.upper(), *cells] for event, cells in zip(events, rows, strict=True)]
-        if first:
-            longest = [UPDATED, *self._headings] if self._watched else head
-            self._widths = column_widths(longest, rows)
-        for cells in (head, *rows) if first else rows:
+        rows = [[event.upper(), *cells] for event, cells in zip(events, rows, strict=True)]
+        self._write_rows(["EVENT", *self._headings], rows)
+
+    def _write_rows(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if not self._widths:
+            longest = [UPDATED if one == "EVENT" else one for one in head]
+            self._widths, rows = column_widths(longest, rows), [head, *rows]
+        for cells in rows:
             write_coloured(row_line(cells, self._widths))
 
 

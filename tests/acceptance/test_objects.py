@@ -69,6 +69,19 @@ async def test_a_watch_shows_existing_objects_and_every_change(
     assert len(once.rows) == 1
 
 
+async def test_a_watch_writes_the_headings_of_custom_columns_once(
+    natsctl: Natsctl, greetings: JetStreamContext
+) -> None:
+    bucket = await greetings.key_value("greetings")
+    await bucket.put("a", b'{"spec": 1}')
+    columns = "custom-columns=K:key,SPEC:spec"
+    async with natsctl.running("get", "-w", "greetings", "-o", columns) as watching:
+        await watching.logged("\n", times=2)
+        await bucket.put("b", b'{"spec": 2}')
+        await watching.logged("\n", times=3)
+        assert watching.log == "K   SPEC\na   1\nb   2\n"
+
+
 @pytest.mark.usefixtures("greetings")
 async def test_a_closed_pipe_ends_a_command_without_an_error(
     natsctl: Natsctl, folder: Path
