@@ -247,10 +247,10 @@ class Writes:
 
     def keys(self, informer: AnyInformer) -> tuple[str, ...]:
         """Return the keys of all objects in the table, changed by the writes of this sync."""
-        written = self.written_keys(informer)
-        keys = tuple(key for key in informer.table.keys() if key not in written)  # noqa: SIM118 - a table isn't a dict
+        written, keys = self.written_keys(informer), tuple(informer.table.keys())
         if written:
-            keys += tuple(stored.key for stored in self.read_all(informer, written))
+            kept = (key for key in keys if key not in written)
+            keys = (*kept, *(stored.key for stored in self.read_all(informer, written)))
         if self.notes and (tape := current_tape()) is not None:
             tape.append(KeysStep(informer, keys))
         return keys

@@ -33,7 +33,6 @@ KEYS_MAX = 10_000  # of a continuous plan
 RETURNS_MAX = 10  # writes of one object by one key, each after another key's
 GROWTH_MAX = 100  # primaries that syncs make, for each other one and beyond the first hundred
 
-Effect = Literal["create", "update", "delete"]
 Call = Literal["create", "update", "delete", "adopt"]
 
 _Place = tuple[str, str]  # the bucket or the kind of an object, and its key
@@ -144,8 +143,8 @@ class PlanRecord:
         known = writes.pop((place, key), None)
         first = before if known is None else known.before
         writes[place, key] = _Write(kind, first, after, _reason.get())
-        effect: Effect = "create" if before is None else "update"
-        self._count("delete" if after is None else effect, kind.name, key, sync_key)
+        effect = "delete" if after is None else "create" if before is None else "update"
+        self._count(effect, kind.name, key, sync_key)
 
     def called(
         self, place: str, kind: Kind[Any], key: str, call: Call, *, differs: str = ""
@@ -230,12 +229,8 @@ class PlanRecord:
 
     def keys(self) -> dict[str, KeyPlan]:
         """Return the plans of the keys that do or request anything, fail, or are held back."""
-        plans = ((key, record.plan) for key, record in sorted(self._keys.items()))
-        return {
-            key: plan
-            for key, plan in plans
-            if plan.actions or plan.error or plan.held_back or plan.after_s is not None
-        }
+        plans = {key: record.plan for key, record in sorted(self._keys.items())}
+        return {key: plan for key, plan in plans.items() if plan != KeyPlan()}
 
     def changes(self) -> Iterator[PlannedChange]:
         """Yield the objects that change, in the order of the keys that write them."""
@@ -435,9 +430,13 @@ def merge_keys_of(kind: Kind[Any]) -> MergeKeys:
         known = kind.schema if isinstance(kind, KvKind) else None
         schema = schema_of(declared) if known is None else known
         declared_keys = declared_merge_keys(schema, path)
-        if declared_keys or isinstance(kind, KubeKind):
-            return declared_keys or _kube_merge_keys(path)
-        return ("type",) if path == ("status", "conditions") else ()
+        if declared_keys or not path:
+            return declared_keys
+        if not isinstance(kind, KubeKind):
+            return ("type",) if path == ("status", "conditions") else ()
+        if path[-1] == "ports":
+            return _KUBE_PORT_KEYS[0] if "containers" in path[-2:] else _KUBE_PORT_KEYS[1]
+        return _KUBE_MERGE_KEYS.get(path[-1], ())
 
     return merge_keys
 
@@ -458,14 +457,11 @@ def declared_merge_keys(schema: Document, path: Path) -> Sequence[str]:
 def schema_of(declared: type) -> Document:
     """Return the JSON Schema of a type; empty if the type has none, or names no merge keys."""
     try:
-        encoded = msgspec.json.encode(msgspec.json.schema(declared, schema_hook=_any_value))
+        schema = msgspec.json.schema(declared, schema_hook=lambda _: {"$comment": "any value"})
+        encoded = msgspec.json.encode(schema)
     except (TypeError, ValueError):
         return {}
     return msgspec.json.decode(encoded, type=Document) if LIST_MAP_KEYS.encode() in encoded else {}
-
-
-def _any_value(_unknown: type) -> Document:
-    return {"$comment": "any value"}
 
 
 def _alternatives(schema: Document, node: object) -> Iterator[Document]:
@@ -490,9 +486,3 @@ def _fields_of(schema: Document, node: Document, name: str) -> Iterator[object]:
         yield fields[name]
     else:
         yield node.get("additionalProperties")
-
-
-def _kube_merge_keys(path: Path) -> Sequence[str]:
-    if path and path[-1] == "ports":
-        return _KUBE_PORT_KEYS[0] if "containers" in path[-2:] else _KUBE_PORT_KEYS[1]
-    return _KUBE_MERGE_KEYS.get(path[-1], ()) if path else ()
