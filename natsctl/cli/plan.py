@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import typer
@@ -25,16 +25,16 @@ from natsctl.cli.output import (
 from natsctl.cli.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots import only_primary
-from natsctl.core.plan.stores import planned
+from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.sync import current_key
 from natsctl.daemon.kinds import cluster_for
-from natsctl.daemon.operator import CONTROLLER_NAME
+from natsctl.daemon.operator import CONTROLLER_NAME, Guest
 from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.errors import UsageError
 from natsctl.jetstream.store import connect
 from natsctl.model.plans import Action, KeyPlan, Plan
 from natsctl.operate.fleet import Fleet, open_fleet
-from natsctl.operate.objects import Name, own_keys, parse_names
+from natsctl.operate.objects import own_keys, parse_names
 
 app = App()
 
@@ -169,7 +169,11 @@ async def plan(
             write_notice(f"the plan of the daemon has {in_daemon.more} more actions")
         made = MadePlan(in_daemon, ())
     else:
-        made = await _plan_here(stores, controller, names, verbose=verbose)
+        if not verbose:
+            logging.getLogger("natsctl").setLevel(logging.CRITICAL)
+        loaded = load_runnable_controller(controller)
+        primary = isinstance(loaded, Controller) and [only_primary(type(loaded)).kind]
+        made = await plan_here(stores, loaded, own_keys(primary or loaded.kinds, names))
     for bucket in made.without_bucket:
         write_notice(f"bucket {bucket} does not exist: the plan takes it as empty")
     for key in made.plan.missing or ():
@@ -178,21 +182,23 @@ async def plan(
     exit_with_plan(made.plan, exit_code=exit_code)
 
 
-async def _plan_here(
-    stores: StoreOptions, path: str, names: Sequence[Name], *, verbose: bool
+async def plan_here(
+    stores: StoreOptions,
+    controller: Controller | Guest,
+    keys: Collection[str],
+    *,
+    after: Planned | None = None,
 ) -> MadePlan:
-    if not verbose:
-        logging.getLogger("natsctl").setLevel(logging.CRITICAL)
-    controller = load_runnable_controller(path)
-    if isinstance(controller, Controller):
-        keys = own_keys([only_primary(type(controller)).kind], names)
-    else:
-        keys = own_keys(controller.kinds, names)
+    """Plan in this process, over what is stored, or over the writes that *after* has planned."""
     async with cluster_for([controller], stores.cluster) as kube, connect(stores.nats) as nats:
+        if after is None:
+            over = planned(nats=nats, kube=kube, key_of=current_key)
+        else:
+            over = after.of_another(current_key, cluster=kube)
         with progress_bar("planning", 0) as bar:
             made = await make_plan(
                 controller,
-                stores=planned(nats=nats, kube=kube, key_of=current_key),
+                stores=over,
                 keys=keys,
                 owner_names=stores.owner_names,
                 progress=lambda done, total: bar(completed=min(done, total), total=total),

@@ -1,7 +1,6 @@
 """`natsctl config`, `doctor`, `health`, `rbac` and `hook-schema`."""
 
 import sys
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -34,7 +33,7 @@ from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.http import probe
 from natsctl.daemon.nats_permissions import nats_configuration
 from natsctl.daemon.rbac import ServiceAccount, manifests, names_of, needs, roles
-from natsctl.daemon.settings.settings import BY_NAME, FIELDS, Address, Effective, text_of_value
+from natsctl.daemon.settings.settings import BY_NAME, FIELDS, Address, text_of_value
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions, redacted
 from natsctl.telemetry.escaping import escaped
@@ -70,24 +69,8 @@ def config(*, output: OutputOption = TABLE) -> None:
     context select selected. Secrets are masked.
     """
     effective = settings().with_context()
-    shown = list(_in_effect(effective))
-
-    def table() -> None:
-        rows = [
-            [
-                one.setting,
-                one.default if one.value in (None, []) else text_of_value(one.value),
-                one.source,
-            ]
-            for one in shown
-        ]
-        write_table(["SETTING", "VALUE", "SOURCE"], rows)
-
-    write_result(shown, output, names=[one.setting for one in shown], table=table)
-    effective.settings.check()
-
-
-def _in_effect(effective: Effective) -> Iterator[SettingInEffect]:
+    shown: list[SettingInEffect] = []
+    rows: list[list[str]] = []
     for field in FIELDS:
         setting, value = BY_NAME[field], effective.value(field)
         match value:
@@ -99,7 +82,13 @@ def _in_effect(effective: Effective) -> Iterator[SettingInEffect]:
                 value = hidden(value)
             case _:
                 pass
-        yield SettingInEffect(field, value, effective.source(field), setting.default)
+        source = effective.source(field)
+        shown.append(SettingInEffect(field, value, source, setting.default))
+        text = setting.default if value in (None, []) else text_of_value(value)
+        rows.append([field, text, source])
+    headings = ("SETTING", "VALUE", "SOURCE")
+    write_result(shown, output, names=FIELDS, table=lambda: write_table(headings, rows))
+    effective.settings.check()
 
 
 WIDTH = 8  # of the first column: the longest result and a space

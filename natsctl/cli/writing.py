@@ -85,7 +85,6 @@ from natsctl.operate.objects import (
 
 if TYPE_CHECKING:
     from natsctl.core.plan.stores import Planned
-    from natsctl.daemon.plan import MadePlan
 
 app = App()
 
@@ -214,37 +213,23 @@ async def writing(
         plan = planned(nats=nats, kube=None, key_of=lambda: "")
         target = Writing(nats.connection, output, plan)
         yield target
-        made = None if controller is None else await _then(stores, controller, plan, target.actions)
-        change = _Change(target.actions, UNSET if made is None else made.plan)
+        if controller is None:
+            write_result(_Change(target.actions), output, names=map(_name, target.actions))
+            return
+        from natsctl.cli.plan import exit_with_plan, plan_here, write_plan  # noqa: PLC0415 - heavy
+        from natsctl.controller.slots import only_primary  # noqa: PLC0415 - likewise
+
+        logging.getLogger("natsctl").setLevel(logging.CRITICAL)
+        loaded = load_controller(controller)
+        bucket = getattr(only_primary(type(loaded)).kind, "bucket", "")
+        keys = {one.key for one in target.actions if _name(one) == f"{bucket}/{one.key}"}
+        others = len(keys) < len(target.actions)
+        made = await plan_here(stores, loaded, () if others else keys, after=plan)
+        change = _Change(target.actions, made.plan)
         write_result(change, output, names=map(_name, target.actions))
-        if made is not None:
-            from natsctl.cli.plan import exit_with_plan, write_plan  # noqa: PLC0415 - likewise
-
-            if output in TABLES:
-                write_plan(made, output)
-            exit_with_plan(made.plan, exit_code=False)
-
-
-async def _then(
-    stores: StoreOptions, named: str, plan: "Planned", actions: Sequence[Action]
-) -> "MadePlan":
-    from natsctl.controller.slots import only_primary  # noqa: PLC0415 - it loads a class
-    from natsctl.core.sync import current_key  # noqa: PLC0415 - likewise
-    from natsctl.daemon.kinds import cluster_for  # noqa: PLC0415 - likewise
-    from natsctl.daemon.plan import make_plan  # noqa: PLC0415 - likewise
-
-    controller = load_controller(named)
-    primary = only_primary(type(controller)).kind
-    bucket = primary.bucket if isinstance(primary, KvKind) else ""
-    keys = {action.key for action in actions if _name(action) == f"{bucket}/{action.key}"}
-    logging.getLogger("natsctl").setLevel(logging.CRITICAL)
-    async with cluster_for([controller], stores.cluster) as kube:
-        return await make_plan(
-            controller,
-            stores=plan.of_another(current_key, cluster=kube),
-            keys=keys if len(keys) == len(actions) else (),
-            owner_names=stores.owner_names,
-        )
+        if output in TABLES:
+            write_plan(made, output)
+        exit_with_plan(made.plan, exit_code=False)
 
 
 _OF_ONE_OBJECT = (

@@ -2,13 +2,12 @@
 
 import json
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli.kube_namespace import Namespace
-from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.cli.natsctl_command import Natsctl
 from tests.support.eventually import eventually
 from tests.support.servers.contents import kube_contents, nats_contents
 from tests.support.servers.kube_cluster import KubeCluster
@@ -16,21 +15,6 @@ from tests.support.servers.nats_server import NatsServer
 
 GREETINGS = "controllers.greetings:Greetings"
 WEBAPPS = "controllers.webapps:WebApps"
-MOODY = """
-from natsctl import Controller, Object, kv, primary
-
-class Mood(Object, frozen=True):
-    spec: dict[str, str] = {}
-
-class Moody(Controller):
-    moods = primary(kv(Mood, bucket="moods"))
-
-    async def sync_handler(self, key):
-        if self.moods.get(key) is not None and key == "bad":
-            raise ValueError("a bad mood")
-"""
-
-Daemon = Callable[..., Awaitable[Running]]
 
 
 @pytest.fixture
@@ -41,45 +25,6 @@ def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
 @pytest.fixture
 def webapps(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> Natsctl:
     return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
-
-
-async def test_a_plan_shows_what_a_daemon_does_afterwards(natsctl: Natsctl, daemon: Daemon) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    assert await natsctl.done("plan", "-c", GREETINGS) == (
-        "shop\n"
-        "  + Route.routes/shop\n"
-        '      spec.subject: "hello.shop"\n'
-        '      spec.payload: "hi!"\n'
-        "  ~ Greeting.greetings/shop (status)\n"
-        "      status.observedGeneration: 1\n"
-        "      status.ready: true\n"
-        "Plan: 1 to create, 1 to change, 0 to delete, 0 failed, 0 unchanged\n"
-    )
-    await daemon(GREETINGS)
-    unchanged = "Plan: 0 to create, 0 to change, 0 to delete, 0 failed, 1 unchanged\n"
-
-    async def has_nothing_to_do() -> bool:
-        assert await natsctl("plan", "-c", GREETINGS, "--exit-code") == (0, unchanged, "")
-        return True
-
-    await eventually(has_nothing_to_do)
-
-
-async def test_a_daemon_plans_keys_that_are_sent_to_it_by_the_name_of_the_controller(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    await daemon(GREETINGS)
-    await eventually(lambda: _has(natsctl, "routes", "shop"))
-    await _pause(natsctl, "greetings")
-    await natsctl.done("put", "greetings", "shop", "spec: {text: ho}")
-    planned = (await natsctl("plan", "-c", "greetings", "greetings/shop")).out
-    assert '  ~ Route.routes/shop\n      spec.payload: "hi!" -> "ho!"\n' in planned
-    refused = await natsctl("plan", "-c", "greetings", "greetings/shop", "-o", "diff")
-    assert refused.status == 2
-    assert "-o diff needs the controller's class" in refused.err
-    unselected = await natsctl("plan", "-c", "greetings")
-    assert "name 1 to 20 keys: a daemon makes no larger plan; run natsctl plan -c" in unselected.err
 
 
 async def _pause(natsctl: Natsctl, controller: str) -> None:
@@ -105,57 +50,6 @@ async def test_a_plan_stores_nothing_in_nats(natsctl: Natsctl, nats_server: Nats
     result = await natsctl("plan", "-c", GREETINGS, "-o", "json", "--exit-code")
     assert (result.status, result.json["summary"]["create"]) == (10, 2)
     assert await nats_contents(nats_server.url) == before
-
-
-async def test_keys_that_newly_fail_differ_from_keys_that_failed_before(
-    natsctl: Natsctl, daemon: Daemon, folder: Path
-) -> None:
-    (folder / "moody.py").write_text(MOODY)
-    for key in ("good", "bad"):
-        await natsctl.done("put", "moods", key, "spec: {}", "--create-bucket")
-    await natsctl.done("put", "moods", "odd", "--raw", "[")
-    planning = ("plan", "-c", "moody:Moody")
-    newly = await natsctl(*planning, "--exit-code")
-    assert (newly.status, "  ! ValueError: a bad mood" in newly.out) == (11, True)
-    assert newly.out.count("  ! ") == 2
-    running = await daemon("moody:Moody")
-
-    async def failed_before() -> str:
-        planned = await natsctl(*planning, "--exit-code")
-        assert planned.status == 0, planned
-        return planned.out
-
-    shown = await eventually_text(failed_before)
-    assert "  ! as before: ValueError: a bad mood" in shown
-    assert "  ! as before: not a valid Mood" in shown
-    assert ", 2 failed (2 as before), 1 unchanged" in shown
-    in_daemon = await natsctl("plan", "-c", "moody", "moods/bad", "--exit-code")
-    assert (in_daemon.status, "! as before: ValueError" in in_daemon.out) == (0, True)
-    (folder / "moody.py").write_text(MOODY.replace('key == "bad"', 'key in {"bad", "good"}'))
-    worse = await natsctl(*planning, "--exit-code")
-    assert (worse.status, ", 3 failed (2 as before), 0 unchanged" in worse.out) == (11, True), worse
-    await eventually(lambda: _is_recorded(natsctl))
-    assert await running.ends(signal.SIGTERM) == 0
-    alone = await natsctl(*planning, "moods/bad")
-    assert (alone.status, "! as before: ValueError" in alone.out) == (0, True), alone
-
-
-async def _is_recorded(natsctl: Natsctl) -> bool:
-    """Check that the daemon has noted the failure in NATS, where it outlives the daemon."""
-    assert "controllers.moody.failing.bad" in await natsctl.done("get", "natsctl", "-o", "name")
-    return True
-
-
-async def eventually_text(read: Callable[[], Awaitable[str]]) -> str:
-    """Return the first non-empty text that *read* returns without a failure."""
-    texts: list[str] = []
-
-    async def has_text() -> bool:
-        texts.append(await read())
-        return bool(texts[-1])
-
-    await eventually(has_text)
-    return texts[-1]
 
 
 async def test_a_plan_for_a_cluster_shows_defaults_and_stores_nothing(
