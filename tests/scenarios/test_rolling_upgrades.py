@@ -93,7 +93,7 @@ async def test_each_of_400_objects_is_synced_within_seconds_while_three_members_
         await stop(members[number])
         members[number] = SharingMember[Controller](stores, NewShops())
         await eventually(lambda: works(members[number]), within_s=5 * TTL_S)  # noqa: B023
-        await asyncio.sleep(random.uniform(5.0, 15.0))
+        await asyncio.sleep(random.uniform(2.0, 6.0))
     check_gaps(begun, clock())
     for member in members:
         await stop(member)
@@ -109,7 +109,7 @@ async def test_an_old_member_gives_back_the_keys_that_only_new_ones_can_read() -
     await eventually(lambda: len(SYNCS) == len(KEYS))
     old, begun = SharingMember[Controller](stores, OldShops()), clock()
     await eventually(lambda: works(old), within_s=TTL_S)
-    await asyncio.sleep(3 * TTL_S)
+    await asyncio.sleep(2 * TTL_S)
     check_gaps(begun, clock())
     await stop(old)
     await stop(new)
