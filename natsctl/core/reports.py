@@ -32,6 +32,7 @@ from natsctl.model.reports import (
     QueueStats,
 )
 from natsctl.model.store import Sequenced, Stored
+from natsctl.slices import in_slices
 from natsctl.telemetry.hiding import enumerated, hidden
 
 FINALIZERS_MAX = 5  # that a text names
@@ -124,23 +125,29 @@ class Measures(msgspec.Struct, frozen=True):
     events: Mapping[tuple[str, str], int] = {}
 
 
-_texts = WeakKeyDictionary[InvalidObjectError, str]()
+_texts = WeakKeyDictionary[InvalidObjectError, str]()  # masked once: 100,000 take seconds
+
+
+def _text_of(error: InvalidObjectError) -> str:
+    if (text := _texts.get(error)) is None:
+        _texts[error] = text = hidden(str(error))
+    return text
 
 
 def invalid_of(host: Host) -> dict[str, str]:
-    """Return why the newest state of each invalid primary is invalid, by key.
-
-    Each text is masked once: a status or a probe may ask about 100,000 keys.
-    """
-    errors = {
-        key: invalid.error
+    """Return why the newest state of each invalid primary is invalid, by key."""
+    return {
+        key: _text_of(invalid.error)
         for informer in host.primaries
         for key, invalid in informer.table.invalid.items()
     }
-    for error in errors.values():
-        if error not in _texts:
-            _texts[error] = hidden(str(error))
-    return {key: _texts[error] for key, error in errors.items()}
+
+
+async def mask_errors(host: Host) -> None:
+    """Mask the errors of all invalid primaries in slices, so that `invalid_of` takes no time."""
+    for informer in host.primaries:
+        errors = [invalid.error for invalid in informer.table.invalid.values()]
+        await in_slices(errors, _text_of)
 
 
 async def lags(informers: Mapping[str, Informer[Any]]) -> dict[str, int]:

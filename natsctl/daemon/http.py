@@ -16,7 +16,7 @@ import msgspec
 
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.hosted import Hosted
-from natsctl.core.reports import lags
+from natsctl.core.reports import lags, mask_errors
 from natsctl.daemon.metrics import Family, exposition, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.server import LOOK_S, TEXT, HttpRequest, HttpServer
@@ -148,12 +148,14 @@ class Vitals:
                 starting = "" if runtime.synced.is_set() else "the controller is starting"
                 checks.append(Check(name, starting))
                 continue
-            caches = runtime.measures().caches
-            checks.append(Check(name, "" if caches else "the controller is opening its stores"))
-            for cache in caches:
-                unlisted = f"the first listing of {cache.kind} is not complete"
-                failure = cache.failure or ("" if cache.synced else unlisted)
-                checks.append(Check(f"cache/{runtime.name}/{cache.slot}", failure))
+            informers = runtime.host.informers
+            checks.append(Check(name, "" if informers else "the controller is opening its stores"))
+            for slot, informer in informers.items():
+                table, broken = informer.table, informer.failure
+                failure = "" if broken is None else str(broken)
+                if not (failure or table.synced.is_set()):
+                    failure = f"the first listing of {table.kind.name} is not complete"
+                checks.append(Check(f"cache/{runtime.name}/{slot}", failure))
         if not self._runtimes:
             checks.append(Check("controllers", "no controller is running"))
         return CheckVerdict("readyz", tuple(checks))
@@ -162,6 +164,8 @@ class Vitals:
         connection, cluster = self._connection, self._cluster
         shares = [participation.state() for participation in self._participations]
         hosted = [runtime for runtime in self._runtimes if isinstance(runtime, Hosted)]
+        for runtime in hosted:
+            await mask_errors(runtime.host)
         behind = await asyncio.gather(*(lags(runtime.host.informers) for runtime in hosted))
         return families(
             [(one.measures(), lag) for one, lag in zip(hosted, behind, strict=True)],

@@ -26,6 +26,7 @@ from natsctl.controller.slots import makes_secondaries
 from natsctl.core.coordination.lease import NO_CLUSTERS, Workload, name_taken
 from natsctl.core.coordination.shares import Participation, ShareState
 from natsctl.core.hosted import Hosted
+from natsctl.core.reports import mask_errors
 from natsctl.daemon.messages import (
     ADVICE,
     DAEMONS_SHOWN,
@@ -382,7 +383,11 @@ class ControllerEndpoints:
 
     async def _status(self, request: bytes) -> bytes:
         presence = self.peers.meet(request)
-        return self._fitting(SHOWN_MAX, self.status().limited) if presence is None else presence
+        if presence is not None:
+            return presence
+        if self._hosted is not None:
+            await mask_errors(self._hosted.host)
+        return self._fitting(SHOWN_MAX, self.status().limited)
 
     def _state(self) -> str:
         if self._stopping:
