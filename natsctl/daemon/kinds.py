@@ -25,7 +25,7 @@ from natsctl.managed.links import RECORDS, record_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema, Role, has_schema
-from natsctl.model.store import Store, Stored, Stores
+from natsctl.model.store import Stored, Stores
 from natsctl.telemetry.logger import get_logger
 from natsctl.watchers import InformerController
 
@@ -193,28 +193,13 @@ async def publishing(
             await task
 
 
-async def publish(store: Store, schema: KindSchema) -> bool:
-    """Store the schema unless a newer one is published; return whether it was written.
-
-    *store* is the store of `SCHEMAS`. A stored schema that can't be read is replaced.
-    """
-
-    def change(current: Stored | None) -> bytes:
-        published = None if current is None else KindSchema.parse(current.value)
-        if current is not None and published is not None and not schema.replaces(published):
-            return current.value
-        return msgspec.json.encode(schema)
-
-    rewritten = await rewrite(store, schema.key, change, seen=await read(store, schema.key))
-    return rewritten.base is not None
-
-
 async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
     for failures in count(1) if schemas else ():
         try:
             store = await stores.open(SCHEMAS)
             for schema in schemas:
-                if await publish(store, schema):
+                change, seen = partial(_newest_of, schema), await read(store, schema.key)
+                if (await rewrite(store, schema.key, change, seen=seen)).base is not None:
                     log.info("published a schema", kind=schema.kind, version=schema.version)
         except PermissionDeniedError as error:
             log.warning(
@@ -228,3 +213,11 @@ async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
         else:
             log.debug("all schemas are published")
             return
+
+
+def _newest_of(schema: KindSchema, current: Stored | None) -> bytes:
+    """Return the schema, or the published one if that's newer and can be read."""
+    published = None if current is None else KindSchema.parse(current.value)
+    if current is not None and published is not None and not schema.replaces(published):
+        return current.value
+    return msgspec.json.encode(schema)
