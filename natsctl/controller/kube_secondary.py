@@ -44,6 +44,12 @@ TRIAL_NAME, TRIAL_DIGEST = 43, 8  # characters; with a dash, the 52 of a CronJob
 GONE_S = 30.0  # how long the deletion of an object that is recreated may take
 LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two reads of a deleted object, doubling
 
+BASE_S, LIMIT_S = 0.005, 1000.0  # until an undone manifest is applied again, as for a failing key
+CONTESTED = 3  # applies that are undone in a row before they are reported
+CALM_S = 600.0  # an applied state that lasts this long after its wait ends the contest
+CONTESTS_MAX = 10_000  # objects: those that were applied last
+FIELDS_MAX = 5  # that a text names
+
 REFUSALS = (InvalidObjectError, PermissionDeniedError, TooLargeError, ConflictError)
 
 REASON_CONTESTED = "FieldsContested"
@@ -51,6 +57,47 @@ REASON_RECREATED = "Recreated"
 
 Report = Callable[[str, EventType, str, str], None]
 """Logs a fact about a primary's key and sends it as an event: key, type, reason, message."""
+
+
+class Contest(msgspec.Struct, frozen=True):
+    """The last apply to an object of the primary `owner`, and how often it was undone in a row.
+
+    `lost` are the fields that other writers changed the last time.
+    """
+
+    owner: str
+    digest: str
+    applied_at: float
+    undone: int = 0
+    wait_s: float = 0.0
+    lost: tuple[LostField, ...] = ()
+
+    @property
+    def calm_at(self) -> float:
+        return self.applied_at + self.wait_s + CALM_S
+
+    @property
+    def fact(self) -> str:
+        """A text without the count, so that repeated events can be aggregated."""
+        return (
+            f"{self._rivals} changes {self._fields} back again and again; each apply waits longer"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self._rivals} changed {self._fields} back {self.undone} times in a row; "
+            f"after the last apply the next one waits {self.wait_s:.3g} s"
+        )
+
+    @property
+    def _rivals(self) -> str:
+        managers = dict.fromkeys(name for field in self.lost for name in field.managers)
+        return ", ".join(f'"{name}"' for name in managers) or "another writer"
+
+    @property
+    def _fields(self) -> str:
+        paths = [field.path for field in self.lost]
+        return enumerated(paths, FIELDS_MAX) if paths else "it"
 
 
 class KubeSecondary(Owned[T]):
@@ -69,13 +116,15 @@ class KubeSecondary(Owned[T]):
         report: Report,
     ) -> None:
         super().__init__(informer, writes, owners)
-        self.contests = Contests(asyncio.get_running_loop().time)
+        self.undone = 0  # how often other writers changed an applied object back
+        self._contests: OrderedDict[str, Contest] = OrderedDict()  # by key
+        self._forms: dict[str, tuple[str, object]] = {}  # by key, see `_form`
+        self._clock = asyncio.get_running_loop().time
         self._manifests, self._manager = manifests, manager
         self._on_immutable = on_immutable
         self._sync_later, self._report = sync_later, report
         self._kube_kind: KubeKind[T] = manifests.kind
         names = owners.names
-        self._last = LastApplied(names.applied, partly=self._kube_kind.metadata_only)
         self._bookkeeping = {  # fields that only natsctl writes
             *(f".metadata.labels.{name}" for name in (names.kind, names.key)),
             *(f".metadata.annotations.{name}" for name in msgspec.structs.astuple(names)),
@@ -103,18 +152,18 @@ class KubeSecondary(Owned[T]):
         key = self._kube_kind.key_of(sealed)
         with self._writes.writing(self.informer, key):
             current = await self._newest(key)
-            if current is not None and self._last.is_current(sealed, current):
+            if current is not None and self._is_current(sealed, current):
                 return current.revision
             if await self._waits(sealed, key, current):
                 return 0 if current is None else current.revision
             lost = None if current is None else await self._lost_fields(sealed, current)
             if current is not None and lost == []:
-                self._last.applied(sealed, current)
+                self._note_form(sealed, current)
                 return current.revision
             for _ in range(ATTEMPTS):  # to exactly one object: the cached one, else the stored one
                 if current is not None:
                     # an object with the digest of this manifest is the owner's, also without labels
-                    ours = adopt or self._last.carries(sealed, current)
+                    ours = adopt or self._carries(sealed, current)
                     ours = ours and not self.foreign(current)
                     if not ours and not await self.owns(owner, current):
                         self._refuse_foreign(current, owner)
@@ -155,19 +204,19 @@ class KubeSecondary(Owned[T]):
     async def delete_stored(self, stored: Stored) -> None:
         if not self.is_terminating(stored):
             await super().delete_stored(stored)
-            self._last.deleted(stored.key)
-            self.contests.forget(stored.key)
+            self._forms.pop(stored.key, None)
+            self._contests.pop(stored.key, None)
             self._note_touched(stored)
 
     def see(self, change: Change[Any]) -> None:
         if change.after is None:  # whoever deleted it
-            self._last.deleted(change.key)
+            self._forms.pop(change.key, None)
         super().see(change)
 
-    @property
-    def remembered(self) -> int:
-        """The number of objects whose form at the server is remembered."""
-        return len(self._last.results)
+    def contested(self) -> dict[str, Contest]:
+        """Return the objects that other writers change back repeatedly, by key."""
+        now, contests = self._clock(), self._contests.items()
+        return {key: it for key, it in contests if it.undone >= CONTESTED and now <= it.calm_at}
 
     def is_terminating(self, stored: Stored) -> bool:
         return self._kube_kind.metadata(stored.value).deletion_timestamp is not None
@@ -181,11 +230,11 @@ class KubeSecondary(Owned[T]):
 
         A sync that a person requests does not wait, nor does the creation of a deleted object.
         """
-        sync = current_sync.get()
-        if key not in self.contests or sync is None or sync.manual:
+        sync, last = current_sync.get(), self._contests.get(key)
+        if last is None or last.digest != self._digest(sealed) or sync is None or sync.manual:
             return False
-        wait_s = self.contests.wait_s(key, self._last.digest(sealed))
-        if not wait_s or (seen is None and await read(self._store, key) is None):
+        wait_s = last.applied_at + last.wait_s - self._clock()
+        if wait_s <= 0 or (seen is None and await read(self._store, key) is None):
             return False
         self._sync_later(sync.key, wait_s)
         return True
@@ -195,7 +244,7 @@ class KubeSecondary(Owned[T]):
 
         Returns None if another manifest was applied last, or if the cached state is out of date.
         """
-        if not self._last.carries(sealed, seen):
+        if not self._carries(sealed, seen):
             return None
         try:
             managed = await self._manifests.managed(seen.key)
@@ -224,18 +273,28 @@ class KubeSecondary(Owned[T]):
                 raise
             # the conflict is only about the owner, which only this controller names
             stored = await apply(force=True)
-        self._last.applied(sealed, stored)
+        self._note_form(sealed, stored)
         base = 0 if current is None else current.revision
         if stored.revision == base:
             return stored.revision
         self._note_touched(stored)
-        key, owner = self._kube_kind.key_of(sealed), self._owner().key
-        digest = self._last.digest(sealed)
-        if current is None:
-            self.contests.created(key, owner, digest)
-        elif contest := self.contests.applied(key, owner, digest, lost):
+        key, digest, now = self._kube_kind.key_of(sealed), self._digest(sealed), self._clock()
+        contest = Contest(self._owner().key, digest, now)
+        # a creation undoes no other writer's fields: evicted Pods, Jobs with a time to live
+        last = None if current is None else self._contests.get(key)
+        if last is not None and last.digest == digest and now <= last.calm_at:
+            self.undone += 1
+            undone = last.undone + 1
+            wait_s = backoff(undone, base_s=BASE_S, limit_s=LIMIT_S)
+            fields = tuple(lost) or last.lost
+            contest = Contest(contest.owner, digest, now, undone, wait_s, fields)
+        self._contests[key] = contest
+        self._contests.move_to_end(key)
+        if len(self._contests) > CONTESTS_MAX:
+            self._contests.popitem(last=False)
+        if contest.undone >= CONTESTED:
             message = f"{self.kind.name} {key}: {contest.fact}"
-            self._report(owner, EventType.WARNING, REASON_CONTESTED, message)
+            self._report(contest.owner, EventType.WARNING, REASON_CONTESTED, message)
         return self._note_write(Rewritten(stored, base))
 
     async def _remove(
@@ -250,7 +309,7 @@ class KubeSecondary(Owned[T]):
         key, uid = current.key, self.metadata(current).uid
         if not self.is_terminating(current):
             metadata = documents.metadata_of(sealed)
-            digest = self._last.digest(sealed)[:TRIAL_DIGEST]
+            digest = self._digest(sealed)[:TRIAL_DIGEST]
             name = f"{str(metadata['name'])[:TRIAL_NAME].rstrip('.-')}-{digest}"
             trial = {**sealed, "metadata": {**metadata, "name": name}}
             try:
@@ -305,168 +364,43 @@ class KubeSecondary(Owned[T]):
                 f"{self.kind.name} {name} is not selected by its own slot, which has "
                 f'labels="{unmet}": give the manifest such labels'
             )
-        return self._last.sealed(document)
-
-
-class LastApplied:
-    """Remembers the results of applies for the objects of one kind.
-
-    Args:
-        annotation: the name of the annotation with the digest.
-        partly: only the metadata of objects is watched, so an object is current only at the
-            revision that its last apply returned.
-    """
-
-    def __init__(self, annotation: str, *, partly: bool = False) -> None:
-        self._annotation = annotation
-        self.results: dict[str, tuple[str, object]] = {}  # by key: the digest and the stored form
-        self._partly = partly
-
-    def sealed(self, manifest: Document) -> Document:
-        encoded = msgspec.json.encode(manifest, order="deterministic")
+        encoded = msgspec.json.encode(document, order="deterministic")
         digest = hashlib.sha256(encoded).hexdigest()[:32]
-        annotations = {**documents.annotations_of(manifest), self._annotation: digest}
-        return documents.with_annotations(manifest, annotations)
+        marked = {**documents.annotations_of(document), names.applied: digest}
+        return documents.with_annotations(document, marked)
 
-    def carries(self, manifest: Document, stored: Stored) -> bool:
-        return self.digest(manifest) == self.digest(documents.parse(stored.value))
+    # ---- what the last apply to an object left
 
-    def is_current(self, manifest: Document, stored: Stored) -> bool:
-        """Return whether another apply of the sealed *manifest* would leave the object as it is."""
-        digest, document = self.digest(manifest), documents.parse(stored.value)
-        if digest != self.digest(document):
-            return False
-        if not self._partly and documents.agrees(manifest, document):
-            return True
-        return self.results.get(stored.key) == (
-            digest,
-            self._applied_form(manifest, stored, document),
-        )
+    def _digest(self, document: Document) -> str:
+        """Return the digest of the manifest that the document has or is; empty if it has none."""
+        return str(documents.annotations_of(document).get(self.owners.names.applied, ""))
 
-    def applied(self, manifest: Document, stored: Stored) -> None:
-        """Remember the stored form after an apply of the sealed *manifest*, if it differs."""
+    def _carries(self, sealed: Document, stored: Stored) -> bool:
+        return self._digest(sealed) == self._digest(documents.parse(stored.value))
+
+    def _is_current(self, sealed: Document, stored: Stored) -> bool:
+        """Return whether another apply of the manifest would leave the object as it is."""
         document = documents.parse(stored.value)
-        if not self._partly and documents.agrees(manifest, document):
-            self.results.pop(stored.key, None)
-        else:
-            form = self._applied_form(manifest, stored, document)
-            self.results[stored.key] = self.digest(manifest), form
+        if self._digest(sealed) != self._digest(document):
+            return False
+        form = self._form(sealed, stored, document)
+        return form is None or self._forms.get(stored.key) == form
 
-    def _applied_form(self, manifest: Document, stored: Stored, document: Document) -> object:
-        return stored.revision if self._partly else documents.view(manifest, document)
+    def _note_form(self, sealed: Document, stored: Stored) -> None:
+        form = self._form(sealed, stored, documents.parse(stored.value))
+        self._forms.pop(stored.key, None)
+        if form is not None:
+            self._forms[stored.key] = form
 
-    def deleted(self, key: str) -> None:
-        self.results.pop(key, None)
+    def _form(
+        self, sealed: Document, stored: Stored, document: Document
+    ) -> tuple[str, object] | None:
+        """Return the manifest's digest and what the server made of it; None if that's the same.
 
-    def digest(self, document: Document) -> str:
-        """Return the digest of a document's annotation; empty if it has none."""
-        return str(documents.annotations_of(document).get(self._annotation, ""))
-
-
-BASE_S, LIMIT_S = 0.005, 1000.0  # of the wait, as for a failing key
-CONTESTED = 3  # applies that are undone in a row before they are reported
-CALM_S = 600.0  # an applied state that lasts this long after its wait ends the contest
-REMEMBERED_MAX = 10_000  # objects: those that were applied last
-FIELDS_MAX = 5  # that a text names
-
-
-class Contest(msgspec.Struct, frozen=True):
-    """The last apply to an object of the primary `owner`, and how often it was undone in a row.
-
-    `lost` are the fields that other writers changed the last time.
-    """
-
-    owner: str
-    digest: str
-    applied_at: float
-    undone: int = 0
-    wait_s: float = 0.0
-    lost: tuple[LostField, ...] = ()
-
-    @property
-    def contested(self) -> bool:
-        return self.undone >= CONTESTED
-
-    @property
-    def fact(self) -> str:
-        """A text without the count, so that repeated events can be aggregated."""
-        return (
-            f"{self._rivals} changes {self._fields} back again and again; each apply waits longer"
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"{self._rivals} changed {self._fields} back {self.undone} times in a row; "
-            f"after the last apply the next one waits {self.wait_s:.3g} s"
-        )
-
-    @property
-    def _rivals(self) -> str:
-        managers = dict.fromkeys(name for field in self.lost for name in field.managers)
-        return ", ".join(f'"{name}"' for name in managers) or "another writer"
-
-    @property
-    def _fields(self) -> str:
-        paths = [field.path for field in self.lost]
-        return enumerated(paths, FIELDS_MAX) if paths else "it"
-
-
-class Contests:
-    """Remembers the last applies to the objects of one kind; *clock* is the loop's."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.undone = 0  # the number of applies that other writers undid
-        self._clock = clock
-        self._last: OrderedDict[str, Contest] = OrderedDict()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._last
-
-    def wait_s(self, key: str, digest: str) -> float:
-        """Return the seconds until the manifest with this digest may be applied to the object."""
-        last = self._last.get(key)
-        if last is None or last.digest != digest:
-            return 0.0
-        return max(0.0, last.applied_at + last.wait_s - self._clock())
-
-    def created(self, key: str, owner: str, digest: str) -> None:
-        """Record that the object was created, which undoes no other writer's fields.
-
-        Somebody may delete it as often as they like: an evicted Pod, a Job with a time to live.
+        If only metadata is watched, an object is current at the revision of its last apply alone.
         """
-        self._remember(key, Contest(owner, digest, self._clock()))
-
-    def applied(
-        self, key: str, owner: str, digest: str, lost: Sequence[LostField] = ()
-    ) -> Contest | None:
-        """Record an apply to an existing object; return its contest if it must be reported."""
-        now, last = self._clock(), self._last.get(key)
-        contest = Contest(owner, digest, now)
-        if last is not None and last.digest == digest and now <= _calm_at(last):
-            self.undone += 1
-            undone = last.undone + 1
-            wait_s = backoff(undone, base_s=BASE_S, limit_s=LIMIT_S)
-            contest = Contest(owner, digest, now, undone, wait_s, tuple(lost) or last.lost)
-        self._remember(key, contest)
-        return contest if contest.contested else None
-
-    def forget(self, key: str) -> None:
-        self._last.pop(key, None)
-
-    def current(self) -> dict[str, Contest]:
-        now = self._clock()
-        return {
-            key: last
-            for key, last in self._last.items()
-            if last.contested and now <= _calm_at(last)
-        }
-
-    def _remember(self, key: str, contest: Contest) -> None:
-        self._last[key] = contest
-        self._last.move_to_end(key)
-        if len(self._last) > REMEMBERED_MAX:
-            self._last.popitem(last=False)
-
-
-def _calm_at(contest: Contest) -> float:
-    return contest.applied_at + contest.wait_s + CALM_S
+        if self._kube_kind.metadata_only:
+            return self._digest(sealed), stored.revision
+        if documents.agrees(sealed, document):
+            return None
+        return self._digest(sealed), documents.view(sealed, document)

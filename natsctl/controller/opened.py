@@ -247,14 +247,14 @@ class OpenController:
         """Return the objects that other writers change back repeatedly, by the owner's key."""
         texts: dict[str, list[str]] = {}
         for slot in self._in_cluster():
-            for key, contest in slot.contests.current().items():
+            for key, contest in slot.contested().items():
                 texts.setdefault(contest.owner, []).append(f"{slot.kind.name} {key}: {contest}")
         return texts
 
     @property
     def undone(self) -> int:
         """The number of times that other writers changed an applied object back."""
-        return sum(slot.contests.undone for slot in self._in_cluster())
+        return sum(slot.undone for slot in self._in_cluster())
 
     def _in_cluster(self) -> list[KubeSecondary[Any]]:
         return [slot for slot in self.secondaries if isinstance(slot, KubeSecondary)]
