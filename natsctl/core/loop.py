@@ -218,7 +218,7 @@ class SyncLoop(Generic[K]):
             settled.set()
             if come:
                 await self._gained(keys_in(come, leadership.count))
-            if self._kept & ~leadership.mask:
+            if leadership.mask and self._kept & ~leadership.mask:  # else the term is over
                 self._kept = leadership.mask | leadership.busy
                 for informer in divided:
                     await informer.release()

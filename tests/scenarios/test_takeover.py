@@ -13,7 +13,7 @@ import pytest
 from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, primary
 from natsctl.controller.garbage import MEMORY
 from natsctl.core.coordination.shares import Participation
-from natsctl.core.coordination.term import SHARES, Leadership
+from natsctl.core.coordination.term import SHARES, Leadership, keys_in
 from natsctl.core.environment import enter
 from natsctl.errors import PermanentError, StoreError, UsageError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
@@ -519,3 +519,26 @@ async def test_a_runnable_without_keys_cannot_be_sharded() -> None:
     make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S)
     with pytest.raises(UsageError, match="plain cannot be sharded"):
         Operator([Plain()], nats=stores, participate=make)
+
+
+async def test_a_later_term_with_other_shares_forgets_the_values_of_the_former_ones() -> None:
+    stores, controller = MemoryStores(), Apps()
+    client, names = AppClient(stores), {f"app{number}" for number in range(20)}
+    for name in sorted(names):
+        await client.app(name)
+    half, every = (1 << SHARES // 2) - 1, (1 << SHARES) - 1
+    leadership = Leadership("apps", asyncio.get_running_loop().time, SHARES)
+    enter(leadership=leadership)
+    runtime = ControllerRuntime(controller, nats=stores)
+    running = asyncio.create_task(runtime.run())
+    kept, of_first = lambda: set(controller.apps.informer.table.read_keys()), keys_in(half)
+    await leadership.sought.wait()
+    leadership.begin(1, until=math.inf, mask=half)
+    await eventually(lambda: kept() == set(filter(of_first, names)))
+    await eventually(lambda: runtime.idle)
+    leadership.step_down()
+    await leadership.quiet()
+    leadership.begin(2, until=math.inf, mask=every & ~half)
+    await eventually(lambda: kept() == names - set(filter(of_first, names)))
+    runtime.stop()
+    await running

@@ -91,8 +91,7 @@ class Leadership:
 
         Before the first term none is, because memory that was used once rarely returns.
         """
-        share = crc32(key.encode()) & 255
-        return self._kept[share] or self._syncs[share] > 0
+        return self._kept[crc32(key.encode()) & 255]
 
     def has(self, key: str) -> bool:
         """Return whether the key is this process's, or still worked on here."""
@@ -119,7 +118,7 @@ class Leadership:
         """Give this process these shares, and no others."""
         self.mask, self._has = mask, keys_in(mask, self.count)
         if mask:
-            self.kept, self._kept = mask, _flags(mask)
+            self.kept, self._kept = mask, _flags(mask | self.busy)
         for follower in self._followers:
             follower(mask)
 
@@ -163,6 +162,7 @@ class Leadership:
         share = self.share_of(key)
         self._syncs[share] -= 1
         if not self._syncs[share] and not self.mask >> share & 1:
+            self._kept[share] = bool(self.kept >> share & 1)
             self.given_back()
 
     @property
