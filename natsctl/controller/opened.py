@@ -232,12 +232,6 @@ class OpenController:
         owners = (self._owners.of(change.kind, stored) for stored in states)
         return list(dict.fromkeys(owner for owner in owners if owner is not None))
 
-    def owner_in(self, obj: object) -> str | None:
-        """Return the key of the primary here that owns a decoded secondary; None if none does."""
-        kinds = (slot.kind for slot in self.secondaries if slot.kind.describes(obj))
-        owners = (self._owners.key(kind, kind.metadata_of(obj)) for kind in kinds)
-        return next((owner for owner in owners if owner is not None), None)
-
     def owned(self, key: str) -> Iterator[tuple[Owned[Any], Stored]]:
         for secondary in self.secondaries:
             for stored in secondary.owned_stored(key):

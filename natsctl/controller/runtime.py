@@ -157,9 +157,11 @@ class ControllerRuntime(KeyedController):
 
         Raises `NotFoundError` if it has no owner of this controller's kind and installation.
         """
-        owner = self._parts.owner_in(obj)
-        if owner is not None:
-            return obj, owner
+        for slot in self._parts.secondaries:
+            if slot.kind.describes(obj):
+                owner = slot.owners.key(slot.kind, slot.kind.metadata_of(obj))
+                if owner is not None:
+                    return obj, owner
         raise NotFoundError(f"the object has no owner of kind {self.kind}")
 
     def owners(self, change: Change[Any]) -> list[str]:
