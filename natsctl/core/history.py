@@ -150,10 +150,11 @@ class SyncHistory:
         """
         key = run.key
         if failed or run.created or run.updated or run.deleted:
-            did = "created" if run.created else "updated" if run.updated else "deleted"
-            wrote = run.created or run.updated or run.deleted
-            text = run.named(f'"{key}" synced successfully ({did if wrote else "after failures"})')
-            self._event_of(run, EventType.NORMAL, REASON_SYNCED, text, now, regarding=run.touched)
+            wrote = "created" if run.created else "updated" if run.updated else "deleted"
+            did = wrote if run.created or run.updated or run.deleted else "after failures"
+            text = run.named(f'"{key}" synced successfully ({did})')
+            note, touched = self._note(run, now), run.touched
+            self.event(key, EventType.NORMAL, REASON_SYNCED, text, note=note, regarding=touched)
         self._add(run, now)
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
@@ -187,20 +188,11 @@ class SyncHistory:
             fields = {"controller": self.controller, "key": key}
             self._failures.failed(self._failed, error, failures, **fields)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
-        self._event_of(run, EventType.WARNING, reason, text, now, failures=failures)
+        note = self._note(run, now, failures)
+        self.event(key, EventType.WARNING, reason, text, note=note)
 
-    def _event_of(
-        self,
-        run: Sync,
-        type: EventType,  # noqa: A002 - the field's word
-        reason: str,
-        message: str,
-        now: float,
-        *,
-        failures: int = 0,
-        regarding: Sequence[Reference] | None = None,
-    ) -> None:
-        note = SyncNote(
+    def _note(self, run: Sync, now: float, failures: int = 0) -> SyncNote:
+        return SyncNote(
             operation=run.operation,
             started=run.started,
             duration_s=now - run.begun,
@@ -211,7 +203,6 @@ class SyncHistory:
             failures=failures,
             handler=run.handler,
         )
-        self.event(run.key, type, reason, message, note=note, regarding=regarding)
 
     def _add(self, run: Sync, now: float, error: str = "", *, delayed: bool = False) -> None:
         """Record a sync; *delayed* if it raised `RetryAfter` or was cancelled.
