@@ -26,19 +26,12 @@ _PART = re.compile(r"(since|until|by)=(\S*)(?:\s+|$)|(reason)=(.*)", re.DOTALL)
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause of an object or a controller.
+    """A pause of an object or a controller. Each text may be empty, and times are RFC 3339."""
 
-    Attributes:
-        reason: the reason for people; may be empty.
-        since: when it was set (RFC 3339); empty if that isn't known.
-        until: when it ends (RFC 3339); empty if it lasts until somebody removes it.
-        by: the user that set it; empty if that isn't known.
-    """
-
-    reason: str = ""
+    reason: str = ""  # for people
     since: str = ""
-    until: str = ""
-    by: str = ""
+    until: str = ""  # empty if it lasts until somebody removes it
+    by: str = ""  # the user that set it
 
     def __str__(self) -> str:
         """Return the pause as a phrase, such as `since … until … by ann: waits for a disk`."""

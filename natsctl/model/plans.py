@@ -36,29 +36,18 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orphan(msgspec.Struct, frozen=True):
-    """A secondary whose owner doesn't exist.
-
-    Attributes:
-        revision: the secondary's revision when it was found.
-        owner: the owner that the secondary names; empty if it names none.
-        reason: why the secondary is an orphan.
-        proven: whether a delete marker proves that the owner was deleted.
-        suspected_s: seconds since the secondary was first found to be an orphan.
-        due: whether the grace period is over.
-        uid: the secondary's uid; empty if its store assigns none.
-        held: why the secondary isn't deleted; empty if it may be deleted.
-    """
+    """A secondary whose owner doesn't exist."""
 
     kind: str
     key: str
-    revision: int
-    owner: str
-    reason: str
-    proven: bool
-    suspected_s: float
-    due: bool
-    uid: str = ""
-    held: str = ""
+    revision: int  # when it was found
+    owner: str  # that it names; empty if it names none
+    reason: str  # why it's an orphan
+    proven: bool  # whether a delete marker proves that the owner was deleted
+    suspected_s: float  # seconds since it was first found to be an orphan
+    due: bool  # whether the grace period is over
+    uid: str = ""  # empty if its store assigns none
+    held: str = ""  # why it isn't deleted; empty if it may be deleted
 
     @property
     def name(self) -> str:
@@ -66,19 +55,12 @@ class Orphan(msgspec.Struct, frozen=True):
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):
-    """The orphans that a GC cycle would delete.
+    """The orphans that a GC cycle would delete."""
 
-    Attributes:
-        orphans: the orphans that were checked.
-        refused: why the cycle deletes nothing; empty if it may delete.
-        stores: for each kind, the incarnation of the store that the revisions belong to.
-        more: the number of further suspected orphans that weren't checked.
-    """
-
-    orphans: tuple[Orphan, ...]
-    refused: str = ""
-    stores: dict[str, str] = {}
-    more: int = 0
+    orphans: tuple[Orphan, ...]  # those that were checked
+    refused: str = ""  # why the cycle deletes nothing; empty if it may delete
+    stores: dict[str, str] = {}  # by kind, the incarnation of the store that has the revisions
+    more: int = 0  # the number of further suspected orphans, which weren't checked
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -252,20 +234,13 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The effects of the syncs of one key.
+    """The effects of the syncs of one key."""
 
-    Attributes:
-        error: why the sync fails; empty if it succeeds.
-        held_back: why the key isn't synced, if it's paused or quarantined.
-        after_s: seconds until the next sync that the handler requests; None if it requests none.
-        failed_before: true if the key failed before the plan too, by the records of its controller.
-    """
-
-    error: str = ""
-    after_s: float | None = None
+    error: str = ""  # why the sync fails; empty if it succeeds
+    after_s: float | None = None  # until the next sync, if the handler requests one
     actions: tuple[Action, ...] = ()
-    held_back: str | UnsetType = UNSET
-    failed_before: bool | UnsetType = UNSET
+    held_back: str | UnsetType = UNSET  # why it isn't synced, if it's paused or quarantined
+    failed_before: bool | UnsetType = UNSET  # by the records of its controller
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,18 +286,14 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The effects that a controller would have now.
 
-    Attributes:
-        summary: the counts.
-        keys: the keys that change anything, fail, are held back, or ask to be synced again.
-        garbage: the orphans that garbage collection would keep, with the reasons.
-        missing: the requested keys that don't exist and change nothing, if any.
+    `keys` has those that change anything, fail, are held back, or ask to be synced again.
     """
 
     controller: str
     summary: PlanSummary
     keys: dict[str, KeyPlan]
-    garbage: GarbagePlan | UnsetType = UNSET
-    missing: tuple[str, ...] | UnsetType = UNSET
+    garbage: GarbagePlan | UnsetType = UNSET  # what garbage collection would keep, and why
+    missing: tuple[str, ...] | UnsetType = UNSET  # requested keys that don't exist, if any
 
     def compared(self, failing: Collection[str]) -> Self:
         """Return the plan with the keys marked that failed before, beside those marked already."""

@@ -31,14 +31,10 @@ class FieldPath(msgspec.Struct, frozen=True):
     Names are separated by dots; a dot in a name is written as `\.`, or the name in brackets and
     quotes. `[0]` is the first item of a list, `[-1]` the last, and `[*]` all items. kubectl's form
     `{.spec.image}` is a path, too.
-
-    Attributes:
-        text: the path as it was written.
-        parts: the names, and the numbers of items; None stands for all items.
     """
 
-    text: str
-    parts: tuple[str | int | None, ...]
+    text: str  # the path as it was written
+    parts: tuple[str | int | None, ...]  # None stands for all items
 
     @classmethod
     def parse(cls, text: str) -> "FieldPath":

@@ -30,27 +30,17 @@ _ATTRIBUTE = re.compile(r"^(\w+)(?: \(.*\))?:\s+(.*)", re.DOTALL)
 
 
 class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """The schema of a kind, as one controller declares it.
+    """The schema of a kind, as one controller declares it."""
 
-    Attributes:
-        kind: the name of the kind, such as `Shop.shops`.
-        keys: the pattern of their keys.
-        version: the number of the newest version of the type; the first is 1.
-        controller_version: the `version` of the controller; empty if it has none.
-        role: how the controller uses the kind.
-        columns: the paths of the columns of tables, by heading.
-        schema: the JSON Schema (2020-12) of an object.
-    """
-
-    kind: str
+    kind: str  # its name, such as `Shop.shops`
     bucket: str
     keys: str = ">"
-    version: int = 1
+    version: int = 1  # of the type, the newest
     controller: str
     controller_version: str = ""
     role: Role = "primary"
-    columns: dict[str, str] = {}
-    schema: Document
+    columns: dict[str, str] = {}  # the paths of the columns of tables, by heading
+    schema: Document  # of an object, as JSON Schema (2020-12)
 
     @classmethod
     def of(
@@ -79,7 +69,6 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The key of the record in the bucket `natsctl`."""
         return f"{PREFIX}.{self.kind}"
 
     @property
@@ -98,12 +87,9 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
         The controller whose primary it's decides, then the newer version of the type, then the
         newer version of the controller. Of equal ones, the same controller overwrites its own.
         """
-        if self == published or published.outranks(self):
+        if self == published or published.rank > self.rank:
             return False
-        return self.outranks(published) or self.controller == published.controller
-
-    def outranks(self, other: "KindSchema") -> bool:
-        return self.rank > other.rank
+        return self.rank > published.rank or self.controller == published.controller
 
     @property
     def rank(self) -> tuple[int, int, list[tuple[int, int, str]]]:
