@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from natsctl import Controller, Object, kube, kv, primary, secondary, tertiary
-from natsctl.daemon.kinds import publish, publishing, schemas_of
+from natsctl.daemon.kinds import publishing, schemas_of
 from natsctl.errors import PermissionDeniedError, UsageError
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.schemas.field_paths import FieldPath
@@ -281,14 +281,17 @@ class TestPublish:
     async def test_an_older_daemon_does_not_overwrite_a_newer_schema(self) -> None:
         stores = MemoryStores()
         newer = msgspec.structs.replace(SHOP, controller_version="1.10")
-        assert await publish(stores.store(SCHEMAS), newer)
-        assert not await publish(stores.store(SCHEMAS), SHOP)
+        await stores.store(SCHEMAS).create(newer.key, msgspec.json.encode(newer))
+        async with publishing(stores, [Shops()]):
+            await asyncio.sleep(1)
         assert await published(stores, "PublishedShop.shops") == newer
 
     async def test_a_schema_that_cannot_be_read_is_replaced(self) -> None:
         stores = MemoryStores()
         await stores.store(SCHEMAS).create("schema.PublishedShop.shops", b"{}")
-        assert await publish(stores.store(SCHEMAS), SHOP)
+        async with publishing(stores, [Shops()]):
+            await asyncio.sleep(1)
+        assert await published(stores, "PublishedShop.shops") == SHOP
 
     async def test_a_daemon_without_permission_logs_once_and_goes_on(
         self, caplog: pytest.LogCaptureFixture
