@@ -9,18 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 from nats.js import JetStreamContext
-from nats.js.api import KeyValueConfig, StreamConfig
+from nats.js.api import StreamConfig
 from nats.js.errors import NotFoundError
 
 from natsctl import connect
 from natsctl.core.coordination.lease import Record, Workload, record_key
 from tests.support.cli.kube_namespace import unreachable
-from tests.support.cli.natsctl_command import ROOT, Natsctl, Result, Running
+from tests.support.cli.natsctl_command import ROOT, Natsctl, Running
 from tests.support.clients.nats_admin import Admin
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsCluster, NatsServer
-from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
 
@@ -69,18 +68,6 @@ async def test_doctor_finds_no_problem_after_a_controller_ran_and_changes_nothin
     assert await streams(jetstream) == before
 
 
-async def test_a_bucket_with_short_history_and_expiry_is_a_warning_with_advice(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
-    kept = KeyValueConfig("greetings", history=1, ttl=60)
-    await jetstream.create_key_value(kept)
-    findings = await examined(natsctl, "-c", GREETINGS, status=0)
-    result, text, advice = findings["bucket greetings"]
-    assert result == "warning"
-    assert "values expire after 60 s without a delete marker" in text
-    assert "nats stream edit KV_greetings --subject-del-markers-ttl 720h" in advice
-
-
 async def has_one_event(jetstream: JetStreamContext) -> bool:
     try:
         return (await jetstream.stream_info("natsctl_events")).state.messages == 1
@@ -101,38 +88,7 @@ async def streams(jetstream: JetStreamContext) -> dict[str, tuple[int, int, int]
     }
 
 
-async def test_the_text_output_has_a_line_for_each_check_with_advice_below(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
-    await jetstream.create_key_value(KeyValueConfig(bucket="routes", history=1))
-
-    async def examined_quickly() -> Result:
-        """Return the output of an examination that finds the server quick."""
-        ended = await natsctl("doctor", "-c", GREETINGS)
-        assert "ok      nats latency" in ended.out
-        return ended
-
-    ended = await eventually(examined_quickly)
-    lines = ended.out.splitlines()
-    assert ended.status == 0
-    assert lines[0].startswith("ok      nats server: nats://127.0.0.1:")
-    line = lines.index(
-        "warning bucket routes: history 1: the last state of an object that is deleted while no "
-        "daemon runs cannot be read, nor whether it was paused"
-    )
-    assert lines[line + 1] == "        → nats stream edit KV_routes --max-msgs-per-subject 5"
-    assert lines[-1] == "12 ok, 1 warning, 0 failed"
-
-
 # ---- the server
-
-
-async def test_doctor_reports_a_server_that_refuses_connections(folder: Path) -> None:
-    findings = await examined(Natsctl(folder), "-s", f"127.0.0.1:{free_port()}", "-c", GREETINGS)
-    assert list(findings) == ["nats server"]
-    result, finding, advice = findings["nats server"]
-    assert (result, "connection refused" in finding) == ("failed", True)
-    assert advice.startswith("start a server, or set its address: --server")
 
 
 async def test_doctor_reports_a_server_without_jetstream(folder: Path, tmp_path: Path) -> None:
@@ -156,13 +112,6 @@ async def test_doctor_reports_a_wrong_password_without_showing_it(
     assert "the server refuses user 'ann' and its password" in ended.out
     assert "→ set the credentials: --user and --password, --creds" in ended.out
     assert "hush" not in ended.out + ended.err
-
-
-async def test_doctor_reports_a_missing_credentials_file(natsctl: Natsctl) -> None:
-    findings = await examined(natsctl, "--creds", "missing.creds")
-    result, finding, advice = findings["nats server"]
-    assert (result, "missing.creds" in finding) == ("failed", True)
-    assert advice == "correct the option or the file that it names"
 
 
 @pytest.mark.parametrize(
