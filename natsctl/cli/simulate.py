@@ -22,7 +22,6 @@ from natsctl.cli.values import read_mappings
 from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions
-from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation, mode_of, search_in_processes
 from natsctl.testing.simulation.subject import subject_of
@@ -44,7 +43,7 @@ app = App()
     shard="In each run, three processes share the keys",
     storm="Longer runs, with more faults and administrators",
 )
-def simulate(
+def simulate(  # noqa: C901 - one straight line
     *,
     controller: ControllerClass,
     file: list[str],
@@ -79,8 +78,21 @@ def simulate(
         count = int(processes)
     else:
         raise UsageError(f"--processes is a number above 0 or auto, not {processes!r}")
+    seeds, begun = range(seed, seed + runs), time.monotonic()
+
+    def progress(done: int) -> None:
+        bar(description=f"simulating, {done / max(time.monotonic() - begun, 0.001):.0f} runs/s")
+        bar(completed=done)
+
     with interruptible():
-        report = _search(make, range(seed, seed + runs), count)
+        simulation = make()  # reports invalid objects
+        with progress_bar("simulating", runs) as bar:
+            if count == 1:
+                with simulation:
+                    report = simulation.search(seeds, progress)
+            else:
+                report = search_in_processes(make, seeds, count, progress)
+                report = msgspec.structs.replace(report, controller=simulation.subject.name)
 
     def table() -> None:
         if report.finding is not None:
@@ -107,19 +119,3 @@ def _simulation(path: str, options: NatsOptions, **arguments: Any) -> Simulation
     simulated = type(load_runnable_controller(path))
     carry_requests(simulated, options)
     return Simulation(subject_of(simulated), **arguments)
-
-
-def _search(make: "functools.partial[Simulation]", seeds: range, processes: int) -> Report:
-    begun = time.monotonic()
-    simulation = make()  # reports invalid objects
-    with progress_bar("simulating", len(seeds)) as bar:
-
-        def progress(done: int) -> None:
-            bar(description=f"simulating, {done / max(time.monotonic() - begun, 0.001):.0f} runs/s")
-            bar(completed=done)
-
-        if processes == 1:
-            with simulation:
-                return simulation.search(seeds, progress)
-        report = search_in_processes(make, seeds, processes, progress)
-        return msgspec.structs.replace(report, controller=simulation.subject.name)

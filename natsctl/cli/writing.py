@@ -143,8 +143,8 @@ class Writing(msgspec.Struct, frozen=True):
         *,
         seen: Stored | None,
         new: NewValue = b"",
-    ) -> Rewritten:
-        """Store what *combine* makes of the current object, and report it, if it is new.
+    ) -> None:
+        """Store what *combine* makes of the current object, and report it.
 
         What *new* has of status and bookkeeping isn't stored, and a notice says so.
         """
@@ -158,7 +158,6 @@ class Writing(msgspec.Struct, frozen=True):
         rewritten = await rewrite(store, name.partition("/")[2], change, seen=seen)
         self.report(name, self.outcome(rewritten))
         write_ignored(name, before, new)
-        return rewritten
 
     def outcome(self, rewritten: Rewritten) -> str:
         """Return the result of a write as a phrase."""
