@@ -27,7 +27,7 @@ from natsctl.testing.simulation.network import Life, Network, SimulatedCluster, 
 KILL_ROUNDS = 50  # in which tasks of a crashed process may end
 RESTART_S = 1.0  # after a start that failed
 PROCESSES = 3  # of a group that divides its work
-TTL_S = 10.0  # of their sessions
+TTL_S = 20.0  # of their sessions; shorter ones fill a run with heartbeats
 MOVED_S = 3.0  # after shares have moved, in which the syncs of their keys begin
 QUIET_S = 20.0  # without a call or an event, after which broken watches are open again
 
