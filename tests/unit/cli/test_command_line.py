@@ -31,13 +31,16 @@ def test_the_overview_shows_every_command_with_its_panel_on_two_screens(
     assert not [name for name in FORMER if re.search(rf"│ {name}\s", shown)]
 
 
-def test_commands_for_objects_import_nothing_that_runs_controllers() -> None:
-    program = "import sys, natsctl.cli.get, natsctl.cli.writing; print(*sys.modules)"
+def test_commands_for_operators_import_nothing_that_runs_controllers() -> None:
+    commands = ", ".join(f"natsctl.cli.{name}" for name in ("get", "writing", "status", "acting"))
+    program = f"import sys, {commands}; print(*sys.modules)"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     machine = {"controller.controller", "core.sync", "core.loop", "daemon.plan", "daemon.operator"}
+    machine |= {"core.coordination", "core.informer"}
     loaded = printed.stdout.decode().split()
     assert "natsctl.cli.writing" in loaded
     assert not {f"natsctl.{name}" for name in machine} & {*loaded}  # half a second of each command
+    assert "opentelemetry" not in loaded
 
 
 @pytest.mark.parametrize("words", [*([name] for name in COMMANDS if name != "options"), *NESTED])
