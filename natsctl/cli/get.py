@@ -8,8 +8,6 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Annotated
 
-import msgspec
-
 from natsctl.cli.command import App, Labels, Objects, OneObject
 from natsctl.cli.output import (
     JSON,
@@ -75,13 +73,6 @@ AGAIN_S = 1.0  # after a server did not answer a watch
 ADDED, DELETED = "added", "deleted"
 
 _PATTERN = re.compile(r"(\*|[-/_=a-zA-Z0-9]+)(\.(\*|[-/_=a-zA-Z0-9]+))*(\.>)?|>")
-
-
-class ShownBucket(msgspec.Struct, frozen=True):
-    """A bucket, and the kinds that daemons have published for it."""
-
-    bucket: str
-    kinds: list[str]
 
 
 @app.add(
@@ -152,12 +143,16 @@ async def _list_buckets(options: NatsOptions, output: str) -> None:
         except StoreError:  # the user may lack the permission to read schemas
             schemas = []
     kinds = {name: [one.kind for one in schemas if one.bucket == name] for name in names}
-    rows = [[name, ", ".join(kinds[name]) or NONE] for name in names]
-    if not rows and output in TABLES:
+    if not names and output in TABLES:
         write_notice("there are no buckets yet")
         return
-    buckets = [ShownBucket(name, kinds[name]) for name in names]
-    write_result(buckets, output, names=names, table=lambda: write_table(["BUCKET", "KINDS"], rows))
+
+    def table() -> None:
+        rows = [[name, ", ".join(kinds[name]) or NONE] for name in names]
+        write_table(["BUCKET", "KINDS"], rows)
+
+    buckets = [{"bucket": name, "kinds": kinds[name]} for name in names]
+    write_result(buckets, output, names=names, table=table)
 
 
 async def _list(
