@@ -286,6 +286,13 @@ def _setting_parameters(
     yield _parameter(CONFIG, Annotated[str | None, config], None)
 
 
+def _flags(parameter: inspect.Parameter) -> list[str]:
+    """Return the flags of an option, of which typer keeps the first as its default at first."""
+    infos = [info for info in get_args(parameter.annotation)[1:] if hasattr(info, "param_decls")]
+    flags = (flag for info in infos for flag in (info.default, *(info.param_decls or ())))
+    return [flag for flag in flags if isinstance(flag, str)]
+
+
 # ---- commands
 
 
@@ -369,12 +376,11 @@ class App(typer.Typer):
                 parameters["controller"] = one.replace(default=[] if several else "")
                 extra = _hook_parameters(expanded=expanded)
                 parameters |= {parameter.name: parameter for parameter in extra}
-            infos = (info for one in parameters.values() for info in get_args(one.annotation)[1:])
-            taken = {flag for info in infos for flag in getattr(info, "param_decls", None) or ()}
+            taken = {flag for one in parameters.values() for flag in _flags(one)}
             of_settings = [
                 one
                 for one in _setting_parameters((*GLOBAL, *sections), quiet=quiet, expanded=expanded)
-                if taken.isdisjoint(get_args(one.annotation)[1].param_decls)
+                if taken.isdisjoint(_flags(one))
             ]
 
             @functools.wraps(work)
