@@ -208,6 +208,16 @@ class TestStats:
         assert dict(zip(latency.bounds, latency.counts, strict=False))[10] == 1
         assert latency.count == 1
 
+    async def test_latency_begins_while_the_key_is_claimed(self, queue: WorkQueue[str]) -> None:
+        queue.offer("a")
+        await take(queue)
+        queue.offer("a")
+        await asyncio.sleep(4)
+        queue.give_back("a")
+        await asyncio.sleep(3)
+        await take(queue)
+        assert queue.stats().latency_s.sum == 7
+
     async def test_work_lasts_from_get_to_done(self, queue: WorkQueue[str]) -> None:
         for key, held_s in ("a", 1), ("b", 5000):
             queue.offer(key)
