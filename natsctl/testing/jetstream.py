@@ -127,7 +127,8 @@ class MemoryJetStream:
                 return stream.info()
             case "INFO":
                 return self._existing(name).info()
-            case "DELETE" if self._existing(name):
+            case "DELETE":
+                self._existing(name)
                 del self._streams[name]
                 return {"success": True}
         return None
