@@ -1,6 +1,7 @@
 """Controllers with one bug each, and the same controllers without it."""
 
 import asyncio
+import signal
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -465,6 +466,18 @@ class ManagedShops(ManagedController[Shop]):
         return ManagedReconciler(
             managed, connecter=CLOUD, external_name=lambda shop: shop.key, recorder=self
         )
+
+
+class Interrupted(FixedNames):
+    """Interrupts its own process, as Ctrl-C does."""
+
+    syncs: list[str] = []  # noqa: RUF012 - of all instances
+
+    async def make(self, key: str, shop: Shop) -> None:
+        self.syncs.append(key)
+        if len(self.syncs) == 60:
+            signal.raise_signal(signal.SIGINT)
+        await super().make(key, shop)
 
 
 def ports_are_unique(objects: StoredObjects) -> None:
