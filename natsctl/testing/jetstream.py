@@ -131,7 +131,8 @@ class MemoryJetStream:
                 self._existing(name)
                 del self._streams[name]
                 return {"success": True}
-        return None
+            case _:
+                return None
 
     def _stream_config(self, name: str, config: Config) -> Config:
         if config.get("name") != name:
