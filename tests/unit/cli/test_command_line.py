@@ -191,6 +191,7 @@ def test_a_shell_completes_commands_options_and_values(
         (["get", "b", "k", "-w", "--keys", "a.*"], "are for the objects of a bucket"),
         (["get", "-w"], "--watch is for a bucket or an object"),
         (["wait", "b/k", "--for", "nothing"], "must be condition=TYPE, jsonpath={PATH}=VALUE"),
+        (["wait", "b/k", "--for=delete", "--timeout=soon"], "write 90s, 30m, 2h or 1d12h"),
         (["label", "b/k"], "nothing is to be changed: give NAME=TEXT"),
         (["label", "b", "a=b"], "'b' alone names no object"),
         (["pause", "b"], "natsctl pause --all -c CONTROLLER is for a whole controller"),
