@@ -371,9 +371,11 @@ async def events(
         while watch:
             await asyncio.sleep(FOLLOW_S)
             last = datetime.now(UTC) - timedelta(seconds=60)
-            for event in await fleet.events(name=name, controller=named, since=max(last, now)):
-                if (encoded := msgspec.json.encode(event)) not in seen:
-                    seen.add(encoded)
+            events_now = await fleet.events(name=name, controller=named, since=max(last, now))
+            before, seen = seen, set()  # the window only moves on
+            for event in events_now:
+                seen.add(encoded := msgspec.json.encode(event))
+                if encoded not in before:
                     cells = _event_cells(event)
                     line = "   ".join(cells)
                     write_result([event], output, names=cells[3:4], table=partial(write_line, line))
