@@ -186,7 +186,7 @@ def patch_between(before: Document, after: Document) -> Document:
             inner = patch_between(old, new)
             if inner:
                 patch[name] = inner
-        elif new != old:
+        elif not same(new, old):
             patch[name] = new
     return patch
 

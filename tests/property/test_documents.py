@@ -347,6 +347,9 @@ class TestMergePatch:
     ) -> None:
         assert documents.merge_patch(document, patch) == merged
 
+    def test_a_number_that_becomes_a_boolean_is_a_difference(self) -> None:
+        assert documents.patch_between({"a": 1, "b": 1}, {"a": True, "b": 1.0}) == {"a": True}
+
 
 class TestStamp:
     """natsctl sets the bookkeeping fields and ignores values given by the writer."""
