@@ -1,13 +1,15 @@
 """Judge the tests by mutants: small faults, planted one at a time, that some test should notice.
 
-    python tools/mutants.py                      the stored sample: is each that was killed killed?
-    python tools/mutants.py --draw 400           draw new mutants for those whose code is gone
-    python tools/mutants.py --judge [MODULE ...] judge the drawn ones, and store the result
-    python tools/mutants.py MODULE ...           all mutants of some files or folders
+    python tools/mutants.py             the stored sample: is each that was killed killed?
+    python tools/mutants.py --draw 400  draw new mutants for those whose code is gone
+    python tools/mutants.py MODULE ...  all mutants of some files or folders
 
-One process collects the tests and forks. The first child records which tests run which lines. Each
-further child swaps the code of one function, and runs the tests that run the changed line until one
-fails. No file changes, and files may be edited while the mutants run.
+The verdict on a drawn mutant is stored by the first run that judges it.
+
+One process collects the tests and forks, one child per core. They record which tests run which
+lines. Then each takes some of the modules, and forks a child per mutant: it swaps the code of one
+function, and runs the tests that run the changed line until one fails. No file of `natsctl`
+changes, and files may be edited while the mutants run.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, NoReturn
@@ -45,6 +48,8 @@ PACKAGES = tuple(
 TIERS = ("scenarios", "property", "simulation", "contract", "unit")
 EXAMPLES = 20  # of each property; always the same
 NOT_JUDGED = "not judged yet"
+LANES = os.cpu_count() or 1
+OUTPUT = os.dup(1)  # pytest and the children have others
 MEMORY_MAX = 1 << 30  # bytes that a mutant may use more than the process that forks
 
 Answer = dict[str, Any]
@@ -64,10 +69,7 @@ class Result(NamedTuple):
     """The outcome of one mutant."""
 
     name: Named
-    mutant: Mutant
-    killer: str | None
-    tests: int  # tests that run the changed line
-    ran: int  # the limit leaves the others out
+    killer: str | None  # a test, or a limit or an error
 
     @property
     def tier(self) -> str | None:
@@ -110,11 +112,20 @@ class Mutation:
         gc.freeze()
         self._items = {item.nodeid: item for item in session.items}
         tests_of = self._record()
-        results = [
-            result for path in self._modules for result in self._module(path, tests_of[str(path)])
-        ]
-        session.testsfailed = self._report(results)
+        lanes = [self._lane(self._modules[first::LANES], tests_of) for first in range(LANES)]
+        answers = [answer() for answer in lanes]
+        if not all("results" in answer for answer in answers):
+            raise pytest.UsageError("a process that judges mutants ended")
+        session.testsfailed = self._report([r for answer in answers for r in answer["results"]])
         return True
+
+    def _lane(self, modules: Sequence[Path], tests_of: TestsOf) -> Callable[[], Answer]:
+        """Judge the mutants of some modules in a child."""
+
+        def work(answer: Answer) -> None:
+            answer["results"] = [r for path in modules for r in self._module(path, tests_of)]
+
+        return in_child(work, timeout_s=6 * 3600.0)
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         """Notice a failure before pytest formats it, and after pytest's plugin for unittest."""
@@ -123,28 +134,37 @@ class Mutation:
 
     def _record(self) -> TestsOf:
         """Return the tests that run each line of each module; leave out tests that fail."""
-        recorded = in_child(lambda answer: self._run_all(answer, traced=True))
-        times = in_child(lambda answer: self._run_all(answer, traced=False))
-        if "lines" not in recorded or "times" not in times:
-            raise pytest.UsageError("the tests end the process; run them with pytest")
-        failed = recorded["failed"] | times["failed"]
+        files = sorted({name.partition("::")[0] for name in self._items})
+        lane_of = {file: place % LANES for place, file in enumerate(files)}
+        parts: list[list[str]] = [[] for _ in range(LANES)]
+        for name in self._items:
+            parts[lane_of[name.partition("::")[0]]].append(name)
+        tests_of: TestsOf = {str(path): {} for path in self._modules}
+        times, failed = dict[str, float](), set[str]()
+        for traced in (True, False):
+            children = [in_child(partial(self._run_all, part, traced=traced)) for part in parts]
+            for answer in [child() for child in children]:
+                if "lines" not in answer:
+                    raise pytest.UsageError("the tests end the process; run them with pytest")
+                failed |= answer["failed"]
+                times |= answer["times"]
+                for path, lines in answer["lines"].items():
+                    for line, names in lines.items():
+                        tests_of[path].setdefault(line, set()).update(names)
         for name in sorted(failed):
             _print(f"left out, because it fails without a mutant: {name}")
-        self._times = {
-            name: seconds for name, seconds in times["times"].items() if name not in failed
-        }
+        self._times = {name: seconds for name, seconds in times.items() if name not in failed}
         _print(f"{len(self._times)} tests run in {sum(self._times.values()):.0f} s")
-        tests_of: TestsOf = recorded["lines"]
         return tests_of
 
-    def _run_all(self, answer: Answer, *, traced: bool) -> None:
+    def _run_all(self, names: Sequence[str], answer: Answer, *, traced: bool) -> None:
         answer["failed"], answer["times"] = set(), {}
         self._failed = answer["failed"].add
         tracer = Tracer(self._modules)
         if traced:
             threading.settrace(tracer)
             sys.settrace(tracer)
-        for name in self._items:
+        for name in names:
             tracer.test = name
             began = time.process_time()
             self._run(name, next_name=None)
@@ -152,8 +172,9 @@ class Mutation:
         sys.settrace(None)
         answer["lines"] = tracer.tests_of
 
-    def _module(self, path: Path, tests_of: dict[int, set[str]]) -> Iterator[Result]:
+    def _module(self, path: Path, all_tests_of: TestsOf) -> Iterator[Result]:
         """Run the wanted mutants of a module."""
+        tests_of = all_tests_of[str(path)]
         tree = ast.parse(self._sources[path])  # only children change it
         killers: list[str] = []  # the last first
         breadths = Counter(name for names in tests_of.values() for name in names)
@@ -165,8 +186,9 @@ class Mutation:
             killer = self._killer(path, tree, mutant, kept) if kept else None
             if killer in self._items:
                 killers = [killer, *(name for name in killers[:20] if name != killer)]
-            result = Result(name, mutant, killer, len(names), len(kept))
+            result = Result(name, killer)
             place = f"{name.module}:{mutant.statement.lineno}"
+            # The limit leaves some of the tests out that run the changed line.
             _print(f"{result.tier or 'LIVES':10} {place}: {mutant} ({len(kept)} of {len(names)})")
             yield result
 
@@ -231,7 +253,7 @@ class Mutation:
             answer["killer"] = None
 
         waited_s = 120 + 30 * sum(self._times[name] for name in names)
-        killer: str | None = in_child(child, timeout_s=waited_s).get("killer", "a limit")
+        killer: str | None = in_child(child, timeout_s=waited_s)().get("killer", "a limit")
         return killer
 
     def _swap(self, path: Path, tree: ast.Module, mutant: Mutant) -> None:
@@ -276,7 +298,7 @@ class Killed(BaseException):
 
 
 def _print(text: str) -> None:
-    print(text, file=sys.__stdout__, flush=True)
+    os.write(OUTPUT, f"{text}\n".encode())
 
 
 def named(path: Path, tree: ast.Module) -> Iterator[tuple[Named, Mutant]]:
@@ -308,15 +330,6 @@ def print_scores(results: list[Result]) -> int:
     return 0
 
 
-def store(results: list[Result]) -> int:
-    """Write the results to `tests/mutants.json`."""
-    rows = read()
-    for result in results:
-        rows[result.name] = row(result.name, result.tier) | ({} if result.killer else {"why": ""})
-    write(rows)
-    return 0
-
-
 def row(name: Named, killed_by: str | None) -> dict[str, Any]:
     """Return what the file has about a mutant."""
     return {**name._asdict(), "killed_by": killed_by}
@@ -336,19 +349,25 @@ def read() -> dict[Named, dict[str, Any]]:
 
 
 def compare(results: list[Result]) -> int:
-    """Return how many mutants live that were killed when the sample was stored."""
-    stored, now = read(), {result.name: result for result in results}
-    back = [name for name, row in stored.items() if row["killed_by"] and name in now]
-    back = [name for name in back if now[name].killer is None]
-    gone = len(stored.keys() - now.keys())
-    _print(f"{len(now)} mutants judged, {gone} are of code that is gone")
+    """Return how many mutants live that were killed before, and store the verdict on new ones."""
+    rows, back = read(), list[Named]()
+    for name, tier in ((result.name, result.tier) for result in results):
+        if rows[name].get("why") == NOT_JUDGED:
+            rows[name] = row(name, tier) | ({} if tier else {"why": ""})
+        elif rows[name]["killed_by"] and not tier:
+            back.append(name)
+    write(rows)
+    _print(f"{len(results)} mutants judged, {len(rows) - len(results)} are of code that is gone")
     for name in back:
         _print(f"LIVES AGAIN: {name.module} {name.function}: {name.mutant}")
     return len(back)
 
 
-def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> Answer:
-    """Run *work* in a fork of this process, and return the answer, empty if it was killed."""
+def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> Callable[[], Answer]:
+    """Begin *work* in a fork of this process.
+
+    The function that's returned waits for its answer, which is empty if the child was killed.
+    """
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -368,12 +387,16 @@ def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> An
             pickle.dump(answer, pipe)
         os._exit(0)
     os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        if not select.select([pipe], [], [], timeout_s)[0]:
-            os.kill(pid, signal.SIGKILL)
-        written = pipe.read()
-    os.waitpid(pid, 0)
-    return pickle.loads(written) if written else {}  # noqa: S301 - from the child
+
+    def answer_of() -> Answer:
+        with os.fdopen(readable, "rb") as pipe:
+            if not select.select([pipe], [], [], timeout_s)[0]:
+                os.kill(pid, signal.SIGKILL)
+            written = pipe.read()
+        os.waitpid(pid, 0)
+        return pickle.loads(written) if written else {}  # noqa: S301 - from the child
+
+    return answer_of
 
 
 def around(body: Sequence[ast.stmt], inner: Any) -> Iterator[ast.stmt]:
@@ -438,7 +461,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("modules", nargs="*")
     parser.add_argument("--draw", type=int, metavar="N", help="complete the sample to N mutants")
-    parser.add_argument("--judge", action="store_true", help="judge the drawn mutants")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="*", default=[f"tests/{tier}" for tier in TIERS])
     parser.add_argument(
@@ -464,10 +486,7 @@ def main() -> int:
     if arguments.draw:
         draw(modules, arguments.draw, arguments.seed)
         return 0
-    if arguments.judge:
-        rows = read().items()
-        wanted, report = {name for name, row in rows if row.get("why") == NOT_JUDGED}, store
-    elif not arguments.modules:
+    if not arguments.modules:
         wanted, report = read(), compare
     plugin = Mutation(modules, arguments.limit_s, wanted, report)
     return int(pytest.main([*options, *arguments.tests], plugins=[plugin]))
