@@ -92,7 +92,7 @@ class TestRecording:
         self, stores: Kube, shop: Reference
     ) -> None:
         wire = WatchedWire(stores.transport)
-        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
+        async with Kube(wire).recorder("apps") as recorder:
             recorder.event("shop", NORMAL, "Synced", "hi")
         assert wire.requests == []
         assert recorder.dropped == 0
@@ -140,7 +140,7 @@ class TestAggregating:
     ) -> None:
         wire = WatchedWire(stores.transport)
         wire.lose = {"POST"}
-        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
+        async with Kube(wire).recorder("apps") as recorder:
             recorder.event("shop", WARNING, "SyncFailed", "no", [shop])
             await eventually(lambda: recorder.dropped == 1)
             recorder.event("other", WARNING, "SyncFailed", "yes", [shop])
@@ -172,7 +172,7 @@ class TestLimiting:
                     self.pending -= 1
 
         wire = Counted(stores.transport)
-        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
+        async with Kube(wire).recorder("apps") as recorder:
             for number in range(30):
                 about = Reference("v1", "ConfigMap", f"c{number}", kube_namespace)
                 recorder.event("shop", NORMAL, "Synced", "hi", [about])
@@ -192,7 +192,7 @@ class TestUrgency:
                 return await super().call(method, path, **options)
 
         wire = Types(stores.transport)
-        async with Kube(wire).recorder("apps") as recorder:  # type: ignore[arg-type]
+        async with Kube(wire).recorder("apps") as recorder:
             for number in range(3):
                 about = Reference("v1", "ConfigMap", f"c{number}", kube_namespace)
                 recorder.event("shop", NORMAL, "Synced", "hi", [about])
