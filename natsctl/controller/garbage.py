@@ -518,7 +518,10 @@ class GarbageCollector:
             if owner := await secondary.lost_owner(stored):
                 orphans.append(
                     Orphan(
-                        *(secondary.kind.name, stored.key, stored.revision, ""),
+                        secondary.kind.name,
+                        stored.key,
+                        stored.revision,
+                        "",
                         reason=(why := f"it names no owner; it was made for {owner}"),
                         proven=False,
                         suspected_s=0.0,

@@ -356,12 +356,9 @@ class OpenController:
         """Sync the key now, outside the loop, because a person requests it; raises its failure."""
         before, noted = current_sync.set(None), self._queue.noted(key)
         try:
-            step = self.start(
-                Work(
-                    *(key, Place.CLAIMED, self._clock(), Priority.USER, _MANUAL),
-                    trouble=noted,
-                )
-            )
+            now = self._clock()
+            work = Work(key, Place.CLAIMED, now, Priority.USER, _MANUAL, trouble=noted)
+            step = self.start(work)
             return await step if isinstance(step, Rest) else step
         finally:
             current_sync.reset(before)
@@ -382,9 +379,9 @@ class OpenController:
         if stored is None and self._table.partial:
             stored = self._table.get(key)
         last = None if notes is None else notes.last
+        table, failures, thread = self._table, self._failures, self._thread
         sync = Sync(
-            *(key, self._name, operation, time(), work.at),
-            *(stored, last, self._table, self._failures, self._thread),
+            key, self._name, operation, time(), work.at, stored, last, table, failures, thread
         )
         current_sync.set(sync)  # until the next sync of the worker: a reset takes as long
         if SDK in modules and records_spans():

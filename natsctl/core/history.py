@@ -134,8 +134,13 @@ class SyncHistory:
     ) -> Sync:
         """Return a new sync, whose reads and calls are noted within `with run:`."""
         return Sync(
-            *(key, self.controller, operation, time.time(), asyncio.get_running_loop().time()),
-            *(stored, last),
+            key,
+            self.controller,
+            operation,
+            started_s=time.time(),
+            begun=asyncio.get_running_loop().time(),
+            stored=stored,
+            last=last,
             handler=handler,
             delivery=delivery,
             tape=None if self.recorder is None else self.recorder.tape(),

@@ -202,7 +202,7 @@ class Informer(Generic[T]):
             self._log_count()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
-        slices, table = Slices(EVENTS), self.table
+        slices, table, applied = Slices(EVENTS), self.table, 0
         async for event in events:
             self.failure = None
             if isinstance(event, Batch | Applied):
@@ -215,8 +215,11 @@ class Informer(Generic[T]):
                     changes = table.put(part)
                     if changes:
                         self._notify_all(changes)
-                    if slices.is_over_after(len(part)):
-                        await slices.pause()
+                    applied += len(part)
+                    if applied >= APPLIED_MAX:  # each slice costs a turn of the event loop
+                        if slices.is_over_after(applied):
+                            await slices.pause()
+                        applied = 0
                 continue
             await self._apply(event, slices)
             if isinstance(event, Listed):

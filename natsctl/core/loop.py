@@ -307,9 +307,10 @@ class SyncLoop(Generic[K]):
                 begin = gated
             if claim is not None and begin is start:
                 claim.hold(str(key))
-            if not left:
+            if left:
+                left -= 1
+            elif queue.ready:  # a single key needs no slice, which costs a turn of the event loop
                 slice_ends, left = slices.begin(), ITEMS_MAX
-            left -= 1
             outcome: Outcome = SYNCED
             if leadership is not None:
                 leadership.hold(key)  # its share is not given away before the sync has ended

@@ -107,7 +107,10 @@ class PausedKeys:
         self.pauses = Pauses(self._changed)  # also of deleted objects
         pausing = Pausing("") if pausing is None else pausing
         self.quarantine = Quarantine(
-            *(pausing.controller, len(pausing.keys), pausing.claims, queue),
+            pausing.controller,
+            len(pausing.keys),
+            pausing.claims,
+            queue,
             holds=holds,
             report=pausing.report_death,
         )

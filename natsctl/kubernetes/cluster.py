@@ -241,7 +241,10 @@ class Kube(Guarded):
             raise UsageError(f"{kind.name} is not kept in Kubernetes")
         incarnation = self._incarnations.setdefault(kind.name, Incarnation(self.transport.server))
         return KubeStore(
-            *(self.transport, self.discovery, kind, incarnation),
+            self.transport,
+            self.discovery,
+            kind,
+            incarnation,
             guard=self.guard,
             timeout_s=self._watch_timeout_s,
         )

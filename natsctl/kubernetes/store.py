@@ -69,7 +69,10 @@ class KubeStore:
         self._decoder = ObjectDecoder(kind)
         self._creates_with_revision = True  # until the server rejects it for this kind
         self._watch = KubeWatch(
-            *(transport, kind, self._decoder, incarnation),
+            transport,
+            kind,
+            self._decoder,
+            incarnation,
             path=self._watch_path,
             forget=self._forget,
             timeout_s=timeout_s,

@@ -295,7 +295,9 @@ class Shares:
 
     def heartbeat(self, now: float) -> SessionHeartbeat:
         return SessionHeartbeat(
-            *(self.lease.session, self.lease.ttl_s, self.count),
+            self.lease.session,
+            self.lease.ttl_s,
+            self.count,
             seen=self.revision,
             ready=self.good and now >= self.calm_at,
             unreadable=f"{self.unreadable:x}",
