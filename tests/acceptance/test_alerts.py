@@ -36,10 +36,10 @@ import os
 
 import msgspec
 
-import natsctl.core.hosted
+import natsctl.core.counters
 from natsctl import Controller, GarbageLimits, Object, PermanentError, kv, primary, secondary
 
-natsctl.core.hosted.OVERDUE_S = 5.0  # a minute is a second here
+natsctl.core.counters.OVERDUE_S = 5.0  # a minute is a second here
 
 
 class Spec(msgspec.Struct, frozen=True):
