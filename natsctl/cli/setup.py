@@ -215,9 +215,9 @@ def rbac(  # noqa: C901 - one straight line
                     f"{resource.group}: {' '.join(resource.guess.split())}"
                 )
                 write_line(f"# {guess}") if output == YAML else write_notice(guess)
-        if output == YAML:
+        if output == YAML and items:
             write_yaml(items)
-        else:
+        elif output != YAML:
             listed = {"apiVersion": "v1", "kind": "List", "items": items}
             role_names = [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in items]
             write_result(listed if output == JSON else items, output, names=role_names)
