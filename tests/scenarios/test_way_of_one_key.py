@@ -13,8 +13,8 @@ import natsctl
 from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from tests.support.stores.bucket_server import OfflineStores
 
-CALLS_MAX = 44
-FILES_MAX = 14
+CALLS_MAX = 37
+FILES_MAX = 12
 ROUNDS = 50
 PACKAGE = str(Path(natsctl.__file__).parent)
 LEFT_OUT = (
