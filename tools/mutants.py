@@ -27,6 +27,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -49,6 +51,7 @@ TIERS = ("scenarios", "property", "simulation", "contract", "unit")
 EXAMPLES = 20  # of each property; always the same
 NOT_JUDGED = "not judged yet"
 LANES = os.cpu_count() or 1
+PARTS = 8 * LANES  # of the tests, so that no core idles for long
 OUTPUT = os.dup(1)  # pytest and the children have others
 MEMORY_MAX = 1 << 30  # bytes that a mutant may use more than the process that forks
 
@@ -112,20 +115,15 @@ class Mutation:
         gc.freeze()
         self._items = {item.nodeid: item for item in session.items}
         tests_of = self._record()
-        lanes = [self._lane(self._modules[first::LANES], tests_of) for first in range(LANES)]
-        answers = [answer() for answer in lanes]
+
+        def judge(path: Path, answer: Answer) -> None:
+            answer["results"] = list(self._module(path, tests_of))
+
+        answers = in_children([partial(judge, path) for path in self._modules])
         if not all("results" in answer for answer in answers):
             raise pytest.UsageError("a process that judges mutants ended")
         session.testsfailed = self._report([r for answer in answers for r in answer["results"]])
         return True
-
-    def _lane(self, modules: Sequence[Path], tests_of: TestsOf) -> Callable[[], Answer]:
-        """Judge the mutants of some modules in a child."""
-
-        def work(answer: Answer) -> None:
-            answer["results"] = [r for path in modules for r in self._module(path, tests_of)]
-
-        return in_child(work, timeout_s=6 * 3600.0)
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         """Notice a failure before pytest formats it, and after pytest's plugin for unittest."""
@@ -134,16 +132,16 @@ class Mutation:
 
     def _record(self) -> TestsOf:
         """Return the tests that run each line of each module; leave out tests that fail."""
-        files = sorted({name.partition("::")[0] for name in self._items})
-        lane_of = {file: place % LANES for place, file in enumerate(files)}
-        parts: list[list[str]] = [[] for _ in range(LANES)]
+        by_file: dict[str, list[str]] = {}
         for name in self._items:
-            parts[lane_of[name.partition("::")[0]]].append(name)
+            by_file.setdefault(name.partition("::")[0], []).append(name)
+        files = list(by_file.values())
+        parts = [[name for file in files[first::PARTS] for name in file] for first in range(PARTS)]
         tests_of: TestsOf = {str(path): {} for path in self._modules}
         times, failed = dict[str, float](), set[str]()
         for traced in (True, False):
-            children = [in_child(partial(self._run_all, part, traced=traced)) for part in parts]
-            for answer in [child() for child in children]:
+            runs = [partial(self._run_all, part, traced=traced) for part in parts]
+            for answer in in_children(runs):
                 if "lines" not in answer:
                     raise pytest.UsageError("the tests end the process; run them with pytest")
                 failed |= answer["failed"]
@@ -253,7 +251,7 @@ class Mutation:
             answer["killer"] = None
 
         waited_s = 120 + 30 * sum(self._times[name] for name in names)
-        killer: str | None = in_child(child, timeout_s=waited_s)().get("killer", "a limit")
+        killer: str | None = in_child(child, timeout_s=waited_s).get("killer", "a limit")
         return killer
 
     def _swap(self, path: Path, tree: ast.Module, mutant: Mutant) -> None:
@@ -363,11 +361,14 @@ def compare(results: list[Result]) -> int:
     return len(back)
 
 
-def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> Callable[[], Answer]:
-    """Begin *work* in a fork of this process.
+def in_children(works: Sequence[Callable[[Answer], None]]) -> list[Answer]:
+    """Do each of the *works* in a child, in as many at a time as there are cores."""
+    with ThreadPoolExecutor(LANES) as threads:
+        return list(threads.map(partial(in_child, timeout_s=6 * 3600.0), works))
 
-    The function that's returned waits for its answer, which is empty if the child was killed.
-    """
+
+def in_child(work: Callable[[Answer], None], *, timeout_s: float) -> Answer:
+    """Run *work* in a fork of this process, and return the answer, empty if it was killed."""
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -387,16 +388,13 @@ def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> Ca
             pickle.dump(answer, pipe)
         os._exit(0)
     os.close(writable)
-
-    def answer_of() -> Answer:
-        with os.fdopen(readable, "rb") as pipe:
-            if not select.select([pipe], [], [], timeout_s)[0]:
-                os.kill(pid, signal.SIGKILL)
-            written = pipe.read()
-        os.waitpid(pid, 0)
-        return pickle.loads(written) if written else {}  # noqa: S301 - from the child
-
-    return answer_of
+    read: Answer = {}
+    with os.fdopen(readable, "rb") as pipe, suppress(EOFError, pickle.UnpicklingError):
+        if not select.select([pipe], [], [], timeout_s)[0]:
+            os.kill(pid, signal.SIGKILL)
+        read = pickle.load(pipe)  # noqa: S301 - from the child; others may keep the pipe open
+    os.waitpid(pid, 0)
+    return read
 
 
 def around(body: Sequence[ast.stmt], inner: Any) -> Iterator[ast.stmt]:
