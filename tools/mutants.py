@@ -179,7 +179,7 @@ class Mutation:
         for name, mutant in list(named(path, tree)):
             if self._wanted is not None and name not in self._wanted:
                 continue
-            names = self._chosen(mutant, tests_of, killers, breadths)
+            names = self._chosen(path.stem, mutant, tests_of, killers, breadths)
             kept = self._within_limit(names)
             killer = self._killer(path, tree, mutant, kept) if kept else None
             if killer in self._items:
@@ -192,6 +192,7 @@ class Mutation:
 
     def _chosen(
         self,
+        stem: str,
         mutant: Mutant,
         tests_of: dict[int, set[str]],
         killers: list[str],
@@ -217,6 +218,7 @@ class Mutation:
             names,
             key=lambda name: (
                 TIERS.index(name.split("/")[1]) // (len(TIERS) - 1),  # unit tests last
+                f"/test_{stem}.py::" not in name,  # the module's own suite first
                 ranks.get(name, len(killers)),
                 places[name],
                 self._times[name],
