@@ -159,11 +159,11 @@ class Mutation:
         answer["failed"], answer["times"] = set(), {}
         self._failed = answer["failed"].add
         tracer = Tracer(self._modules)
-        if traced:
-            threading.settrace(tracer)
-            sys.settrace(tracer)
         for name in names:
             tracer.test = name
+            if traced:  # again for each test, because some test ends the tracing
+                threading.settrace(tracer)
+                sys.settrace(tracer)
             began = time.process_time()
             self._run(name, next_name=None)
             answer["times"][name] = time.process_time() - began
