@@ -330,7 +330,7 @@ class Links(msgspec.Struct, eq=False):
     """Reads and writes the records of one bucket's objects.
 
     An object without a record may have had a link before it was replaced. Then the link comes from
-    the newest earlier revision that the bucket still has.
+    the newest earlier revision with a link that the bucket still has.
     """
 
     objects: Store
@@ -349,8 +349,8 @@ class Links(msgspec.Struct, eq=False):
             if not isinstance(state, Stored):
                 break  # an object that was deleted before
             link = CreationLink.of(annotations_of(state.value), self.names)
-            if link:
-                return link
+            if link:  # a name that only its user wrote is the user's to take back
+                return link if link.owns(link.external_name) else CreationLink()
         return CreationLink()
 
     async def recorded(self, key: str) -> Stored | None:

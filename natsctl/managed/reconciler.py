@@ -224,8 +224,9 @@ class ManagedReconciler(Generic[T]):
     def replaced(self, change: Change[T]) -> bool:
         """Remember the link of an object in a cluster that a client has replaced without it.
 
-        Nothing else has it then. Returns whether the object has just lost it. Whoever removes only
-        an intent without a result has found out that nothing was created.
+        Nothing else has it then. Returns whether the object has just lost it. A name that only its
+        user wrote is the user's to take back. Whoever removes only an intent without a result has
+        found out that nothing was created.
         """
         before, after, metadata_in = change.before, change.after, self._kind.metadata
         if self._links is not None or after is None or not is_read(after):
@@ -240,7 +241,7 @@ class ManagedReconciler(Generic[T]):
         old = metadata_in(before.value)
         link = CreationLink.of(old.annotations, self._names)
         resolved = link.unknown and old.generation == new.generation
-        if not link or resolved or old.uid != new.uid:
+        if not link.owns(link.external_name) or resolved or old.uid != new.uid:
             return False
         memory = self._memories.setdefault(change.key, Memory())
         memory.replaced, memory.link = new.uid, link

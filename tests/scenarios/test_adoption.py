@@ -404,3 +404,24 @@ async def test_an_explanation_shows_an_adoption_and_a_stranger(
         await play.annotate(adopt="true")
         await asyncio.sleep(POLL_S)
         assert controller.explain("a").external == ["a, adopted"]
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+async def test_a_name_that_its_user_took_back_does_not_adopt(
+    cloud: Cloud, stores: MemoryStores, *, in_cluster: bool
+) -> None:
+    cloud.disks["other"] = 8
+    cluster, key = MemoryCluster(MemoryRecorder()), "shop/a" if in_cluster else "a"
+    store: Any = cluster.store(ClusterDisks.kind) if in_cluster else stores.store(DISKS)
+    play = Play(store=store, cloud=cloud, kind=store.kind)
+    controller = ClusterDisks(cloud, kube=cluster) if in_cluster else Disks(cloud, nats=stores)
+    async with ran(controller):
+        cloud.failures["observe"] = ValueError("out of order")
+        await play.put(key, external_name="other")
+        await asyncio.sleep(POLL_S)
+        revision = (await store.get(key)).revision
+        await store.update(key, b'{"spec": {"size": 2}}', revision=revision)
+        cloud.failures.clear()
+        await asyncio.sleep(10 * POLL_S)
+        assert (await play.conditions(key))["Ready"] == NOT_OWNED
+    assert cloud.disks == {"a": 7, "other": 8}
