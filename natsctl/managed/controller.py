@@ -183,7 +183,9 @@ class ManagedController(KeyedController, Generic[T]):
     def _changed(self, changes: Sequence[Change[T]]) -> None:
         self._loop.primaries_changed(changes)
         for change in changes:
-            if self.holds(change.key) and self._reconciler.replaced(change):
+            if not self.holds(change.key):
+                self._reconciler.forget(change)
+            elif self._reconciler.replaced(change):
                 self._loop.enqueue(change.key, Operation.PUT)
 
     async def _report_pause(self, key: str) -> float | None:

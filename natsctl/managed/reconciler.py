@@ -247,6 +247,16 @@ class ManagedReconciler(Generic[T]):
         memory.replaced, memory.link = new.uid, link
         return True
 
+    def forget(self, change: Change[T]) -> None:
+        """Forget what is out of date after a change of an object that another process holds."""
+        memory = self._memories.get(change.key)
+        if memory is None:
+            return
+        if change.after is None:
+            del self._memories[change.key]
+        elif memory.replaced:
+            memory.replaced, memory.link = "", CreationLink()
+
     async def reconcile(self, key: str) -> float | None:
         """Reconcile the object *key*; return the seconds until the next reconciliation, or None.
 

@@ -1,6 +1,7 @@
 """A standby or a gaining member keeps only caches, and misses no change when it takes over."""
 
 import asyncio
+import gc
 import math
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from natsctl.core.coordination.term import SHARES, Leadership, keys_in
 from natsctl.core.environment import enter
 from natsctl.errors import PermanentError, StoreError, UsageError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.managed.links import Memory
 from natsctl.model.store import Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
@@ -497,6 +499,33 @@ class SharedDisks(ManagedController[Disk]):
     async def connect(self, managed: Managed[Disk]) -> CloudClient:
         self.seen[id(self.cloud)].add(managed.key)
         return CloudClient(self.cloud)
+
+
+async def test_a_managed_object_that_another_process_deletes_is_forgotten() -> None:
+    stores, others = MemoryStores(), memories_of_links()
+    leadership = Leadership("disks", asyncio.get_running_loop().time, SHARES)
+    enter(leadership=leadership)
+    controller = SharedDisks(Cloud())
+    controller.use(nats=stores)
+    running = asyncio.create_task(controller.run())
+    await leadership.sought.wait()
+    every = (1 << SHARES) - 1
+    leadership.begin(1, until=math.inf, mask=every)
+    await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
+    await eventually(lambda: controller.idle and len(memories_of_links()) > len(others))
+    leadership.step_down()
+    await leadership.quiet()
+    leadership.begin(2, until=math.inf, mask=every & ~(1 << leadership.share_of("a")))
+    await eventually(lambda: controller.holds("b") and not controller.holds("a"))
+    await stores.store(DISKS).delete("a", purge=True)
+    await eventually(lambda: len(memories_of_links()) <= len(others))
+    controller.stop()
+    await running
+
+
+def memories_of_links() -> list[Memory]:
+    gc.collect()
+    return [it for it in gc.get_objects() if isinstance(it, Memory)]
 
 
 class Plain:
