@@ -392,8 +392,10 @@ class ManagedReconciler(Generic[T]):
 
     def _may_adopt(self, managed: Managed[T]) -> bool:
         said, name = managed.policies.get(self._names.adopt, "").lower(), self._external_name
-        if said or self._adopts:
-            return said != "false"
+        if said:
+            return said == "true"
+        if self._adopts:
+            return True
         # version 0.2 may have written the name, and the finalizer with it
         own = name is not None and managed.held and managed.external_name == name(managed)
         return managed.named_by_user and not own

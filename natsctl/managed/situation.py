@@ -51,7 +51,7 @@ TABLE: tuple[tuple[str, Facts], ...] = (
     ("update", {"observed": "different", "may_update": True}),
     ("rest", {}),
 )
-"""The first row that matches decides: its step is a method of `Reconciliation`.
+"""The first row that matches decides: its step is a method of `ManagedReconciler`.
 
 *Guarantees.* The reconciler never touches a paused object. It never deletes the external resource
 if the deletion policy is `orphan`, or while other finalizers hold the object. It creates nothing
