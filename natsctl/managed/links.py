@@ -41,15 +41,6 @@ KRATEO_FINALIZER_NAME = "finalizer.managedresource.krateo.io"
 CREATE_PENDING = "external-create-pending"
 
 
-class _Annotation(str):
-    """The name of an annotation, to which its `AnnotationNames` adds the domain."""
-
-    __slots__ = ()
-
-    def __get__(self, names: "AnnotationNames", _owner: object) -> str:
-        return f"{names.domain}/{self}"
-
-
 class AnnotationNames(msgspec.Struct, frozen=True):
     """The finalizer of managed objects, and the domain of their annotations.
 
@@ -60,15 +51,43 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     domain: str = DOMAIN
     finalizer: str = FINALIZER_NAME
 
-    external_name = _Annotation("external-name")
-    create_pending = _Annotation(CREATE_PENDING)  # the intent: when a creation began
-    create_succeeded = _Annotation("external-create-succeeded")
-    create_failed = _Annotation("external-create-failed")
-    adopted = _Annotation("external-adopted")
-    adopt = _Annotation("adopt")  # permits to take over a resource that natsctl didn't create
-    paused = _Annotation("paused")
-    management_policy = _Annotation("management-policy")
-    deletion_policy = _Annotation("deletion-policy")
+    @property
+    def external_name(self) -> str:
+        return f"{self.domain}/external-name"
+
+    @property
+    def create_pending(self) -> str:
+        """The intent: when a creation began."""
+        return f"{self.domain}/{CREATE_PENDING}"
+
+    @property
+    def create_succeeded(self) -> str:
+        return f"{self.domain}/external-create-succeeded"
+
+    @property
+    def create_failed(self) -> str:
+        return f"{self.domain}/external-create-failed"
+
+    @property
+    def adopted(self) -> str:
+        return f"{self.domain}/external-adopted"
+
+    @property
+    def adopt(self) -> str:
+        """The annotation that permits to take over a resource that natsctl didn't create."""
+        return f"{self.domain}/adopt"
+
+    @property
+    def paused(self) -> str:
+        return f"{self.domain}/paused"
+
+    @property
+    def management_policy(self) -> str:
+        return f"{self.domain}/management-policy"
+
+    @property
+    def deletion_policy(self) -> str:
+        return f"{self.domain}/deletion-policy"
 
     def qualified(self, names: Iterable[str]) -> list[str]:
         return [f"{self.domain}/{name}" for name in names]
