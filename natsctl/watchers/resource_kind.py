@@ -430,23 +430,27 @@ class ResourceKind:
     async def _deliver(
         self, pending: Pending, registration: Registration, change: ObjectChange
     ) -> None:
-        retry, dequeue = (
-            pending.retries.get((registration, change.kind.name)),
-            self._policies.dequeue,
-        )
+        retry = pending.retries.get((registration, change.kind.name))
         if retry is None:
-            return await self._call(pending, registration, (change,), 0)
-        failed, dequeue = retry.changes[0], self._policies.dequeue
-        new, old, drops = change.newest, failed.newest, dequeue is None
-        if dequeue is not None and new is not None and old is not None:
-            drops = dequeue(change.action, new, failed.action, old, retry.error)
-        if drops:
-            return await self._call(pending, registration, merged(retry.changes[1:], change), 0)
-        changes = merged(retry.changes, change)
-        if changes[0].supersedes(failed):
-            return await self._call(pending, registration, changes, retry.failures)
-        retry.changes = changes
-        return None
+            await self._call(pending, registration, (change,), 0)
+        elif self._drops(retry, change):
+            await self._call(pending, registration, merged(retry.changes[1:], change), 0)
+        else:
+            changes = merged(retry.changes, change)
+            if changes[0].supersedes(retry.changes[0]):
+                await self._call(pending, registration, changes, retry.failures)
+            else:
+                retry.changes = changes
+
+    def _drops(self, retry: WatcherRetry, change: ObjectChange) -> bool:
+        """Return whether the change takes the place of the one that failed."""
+        dequeue, failed = self._policies.dequeue, retry.changes[0]
+        if dequeue is None:
+            return True
+        new, old = change.newest, failed.newest
+        if new is None or old is None:
+            return False
+        return dequeue(change.action, new, failed.action, old, retry.error)
 
     async def _call(
         self, pending: Pending, registration: Registration, changes: Changes, failures: int
