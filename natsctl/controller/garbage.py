@@ -516,13 +516,14 @@ class GarbageCollector:
         async def check(of: tuple[Owned[Any], Stored]) -> None:
             secondary, stored = of
             if owner := await secondary.lost_owner(stored):
+                why = f"it names no owner; it was made for {owner}"
                 orphans.append(
                     Orphan(
-                        secondary.kind.name,
-                        stored.key,
-                        stored.revision,
-                        "",
-                        reason=(why := f"it names no owner; it was made for {owner}"),
+                        kind=secondary.kind.name,
+                        key=stored.key,
+                        revision=stored.revision,
+                        owner="",
+                        reason=why,
                         proven=False,
                         suspected_s=0.0,
                         due=False,
