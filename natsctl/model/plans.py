@@ -36,18 +36,29 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orphan(msgspec.Struct, frozen=True):
-    """A secondary whose owner doesn't exist."""
+    """A secondary whose owner doesn't exist.
+
+    Attributes:
+        revision: its revision when it was found.
+        owner: the owner that it names; empty if it names none.
+        reason: why it's an orphan.
+        proven: whether a delete marker proves that the owner was deleted.
+        suspected_s: seconds since it was first found to be an orphan.
+        due: whether the grace period is over.
+        uid: its uid; empty if its store assigns none.
+        held: why it isn't deleted; empty if it may be deleted.
+    """
 
     kind: str
     key: str
-    revision: int  # when it was found
-    owner: str  # that it names; empty if it names none
-    reason: str  # why it's an orphan
-    proven: bool  # whether a delete marker proves that the owner was deleted
-    suspected_s: float  # seconds since it was first found to be an orphan
-    due: bool  # whether the grace period is over
-    uid: str = ""  # empty if its store assigns none
-    held: str = ""  # why it isn't deleted; empty if it may be deleted
+    revision: int
+    owner: str
+    reason: str
+    proven: bool
+    suspected_s: float
+    due: bool
+    uid: str = ""
+    held: str = ""
 
     @property
     def name(self) -> str:
@@ -55,12 +66,19 @@ class Orphan(msgspec.Struct, frozen=True):
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):
-    """The orphans that a GC cycle would delete."""
+    """The orphans that a GC cycle would delete.
 
-    orphans: tuple[Orphan, ...]  # those that were checked
-    refused: str = ""  # why the cycle deletes nothing; empty if it may delete
-    stores: dict[str, str] = {}  # by kind, the incarnation of the store that has the revisions
-    more: int = 0  # the number of further suspected orphans, which weren't checked
+    Attributes:
+        orphans: the orphans that were checked.
+        refused: why the cycle deletes nothing; empty if it may delete.
+        stores: by kind, the incarnation of the store that has the revisions.
+        more: the number of further suspected orphans, which weren't checked.
+    """
+
+    orphans: tuple[Orphan, ...]
+    refused: str = ""
+    stores: dict[str, str] = {}
+    more: int = 0
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -286,14 +304,17 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The effects that a controller would have now.
 
-    `keys` has those that change anything, fail, are held back, or ask to be synced again.
+    Attributes:
+        keys: the keys that change anything, fail, are held back, or ask to be synced again.
+        garbage: the orphans that garbage collection would keep, with the reasons.
+        missing: the requested keys that don't exist and change nothing, if any.
     """
 
     controller: str
     summary: PlanSummary
     keys: dict[str, KeyPlan]
-    garbage: GarbagePlan | UnsetType = UNSET  # what garbage collection would keep, and why
-    missing: tuple[str, ...] | UnsetType = UNSET  # requested keys that don't exist, if any
+    garbage: GarbagePlan | UnsetType = UNSET
+    missing: tuple[str, ...] | UnsetType = UNSET
 
     def compared(self, failing: Collection[str]) -> Self:
         """Return the plan with the keys marked that failed before, beside those marked already."""

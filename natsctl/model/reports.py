@@ -96,27 +96,45 @@ class KeyPause(Pause, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one key of a controller, and the reasons for that state."""
+    """The state of one key of a controller, and the reasons for that state.
+
+    Attributes:
+        source: the bucket of its object, or its kind in a cluster; empty if unknown.
+        exists: whether the object exists, valid or not, as cached.
+        revision: the revision of its last valid state, if it has one.
+        invalid: why the newest revision is invalid; empty if it's valid.
+        quarantined: why the key is quarantined; empty if it isn't.
+        failures: failed syncs since the last successful one.
+        failing_since: the time of the first of them, also in an earlier process.
+        external: the names of its external resources; an adopted one is named as such.
+        conditions: the conditions of its status, such as `Ready=False NotOwned: …`.
+        syncs: the last syncs, oldest first.
+        owned: the keys of objects that the key owns, by kind.
+        held: owned objects that are being deleted, and their finalizers.
+        reads: objects and selections whose changes enqueue the key as well.
+        contested: owned objects that another writer keeps changing back.
+        garbage_held: why objects of a deleted key aren't collected; empty if they are.
+    """
 
     controller: str
     key: str
-    source: str = ""  # the bucket of its object, or its kind in a cluster; empty if unknown
-    exists: bool  # whether the object exists, valid or not, as cached
-    revision: int | None = None  # of its last valid state, if it has one
-    invalid: str = ""  # why the newest revision is invalid
+    source: str = ""
+    exists: bool
+    revision: int | None = None
+    invalid: str = ""
     paused: KeyPause | None = None
-    quarantined: str = ""  # the reason, if it is
+    quarantined: str = ""
     queued: Queued | None = None
-    failures: int = 0  # failed syncs since the last successful one
-    failing_since: datetime | None = None  # the time of the first, also in an earlier process
-    external: list[str] = []  # its external resources; an adopted one is named as such
-    conditions: list[str] = []  # of its status, such as `Ready=False NotOwned: …`
-    syncs: list[SyncRecord] = []  # the last ones, oldest first
-    owned: dict[str, list[str]] = {}  # the keys of objects that the key owns, by kind
-    held: list[str] = []  # owned objects that are being deleted, and their finalizers
-    reads: list[str] = []  # objects and selections whose changes enqueue the key as well
-    contested: list[str] = []  # owned objects that another writer keeps changing back
-    garbage_held: str = ""  # why objects of a deleted key aren't collected
+    failures: int = 0
+    failing_since: datetime | None = None
+    external: list[str] = []
+    conditions: list[str] = []
+    syncs: list[SyncRecord] = []
+    owned: dict[str, list[str]] = {}
+    held: list[str] = []
+    reads: list[str] = []
+    contested: list[str] = []
+    garbage_held: str = ""
 
     @property
     def present(self) -> bool:

@@ -244,14 +244,18 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
     A state is None if the object doesn't exist. Both are None if the object was deleted before it
     was first seen.
+
+    Attributes:
+        initial: whether a list, not a live change, produced the change.
+        purged: whether the history was deleted too, as far as the store reports it.
     """
 
     kind: Kind[T]
     key: str
     before: Stored | None
     after: Stored | None
-    initial: bool = False  # whether a list, not a live change, produced the change
-    purged: bool = False  # whether the history was deleted too, as far as the store reports it
+    initial: bool = False
+    purged: bool = False
 
     @property
     def action(self) -> ChangeType:
