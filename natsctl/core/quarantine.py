@@ -373,9 +373,9 @@ class Quarantine:
             return
         recorded = self._recorded(shared=shared)
         found = [*self._claims.left_behind(self.name), *recorded]
+        for key in {key for left in found for key in left.keys}:
+            self.suspects.setdefault(key, None)  # before a wait in which a change asks for a sync
         together = {key for left in found if not left.alone for key in left.keys}
-        for key in together:
-            self.suspects.setdefault(key, None)
         if together:
             log.warning(
                 "a process died: the keys that it was syncing are synced alone, after all others",

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from natsctl.core.environment import within
+from natsctl.core.pauses import PausedKeys, Pausing
 from natsctl.core.quarantine import SLOT, ClaimedKeys
-from natsctl.testing import Harness, MemoryStores, running
+from natsctl.core.workqueue import WorkQueue
+from natsctl.model.store import Stored
+from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
-from tests.support.controllers.quarantined_apps import Stuck, deaths, die, prepared, syncs_of
+from tests.support.controllers.quarantined_apps import (
+    PAUSES,
+    Stuck,
+    deaths,
+    die,
+    prepared,
+    syncs_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +223,25 @@ async def test_a_suspect_that_is_paused_while_it_waits_to_be_alone_is_not_synced
         for key in SUSPECTS:
             await edit(apps, key, "metadata", "annotations", "natsctl.io/paused", to=None)
         await harness.run_until(lambda: set(SUSPECTS) <= set(controller.syncs))
+
+
+async def test_a_key_is_a_suspect_while_its_death_is_being_recorded(directory: Path) -> None:
+    recorded = asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def create(self, key: str, value: bytes) -> Stored:
+            await recorded.wait()
+            return await super().create(key, value)
+
+    die(directory, "shop")
+    quarantine = PausedKeys(WorkQueue[str](), Pausing("apps")).quarantine
+    quarantine.store = Slow(PAUSES)
+    finding = asyncio.create_task(quarantine.find(shared=True))
+    await asyncio.sleep(0)
+    assert list(quarantine.suspects) == ["shop"]
+    recorded.set()
+    await finding
+    assert quarantine.deaths["shop"].count == 1
 
 
 # ---- the files of claimed keys
