@@ -327,7 +327,7 @@ class SyncLoop(Generic[K]):
             except BaseException as error:
                 failure = failure_of(error, worker)
                 if failure is None:
-                    queue.give_back(key, untouched=True)  # the next worker syncs it
+                    self._put_back(key, claim)
                     raise
                 outcome = Failed(failure)
             finally:
@@ -389,7 +389,7 @@ class SyncLoop(Generic[K]):
             try:
                 later_s = await self.paused.quarantine.admit(str(key), claim)
             except asyncio.CancelledError:
-                queue.give_back(key, untouched=True)
+                self._put_back(key, claim)
                 raise
             if later_s is not None:
                 queue.offer(key, work.reason, priority=work.priority, after=later_s)
@@ -397,14 +397,20 @@ class SyncLoop(Generic[K]):
                 return None
             paused = self._pausing.whole is not None and self._plan is None
             if paused or not self.has(key) or self.paused.reason(key) is not None:
-                claim.release()
-                queue.give_back(key, untouched=True)  # the next worker sees to it
+                self._put_back(key, claim)
                 return None
             work.at = queue.now()  # the sync begins only now
         if self._leadership is not None and not self._leadership.leads:
-            queue.give_back(key, untouched=True)
+            self._put_back(key, claim)
             raise asyncio.CancelledError
         return begin
+
+    def _put_back(self, key: K, claim: ClaimedKey | None) -> None:
+        """Give back a key without a sync: the next worker sees to it."""
+        if claim is not None:
+            claim.release()
+            self.paused.quarantine.ended(str(key))
+        self.queue.give_back(key, untouched=True)
 
 
 def _never_retry(_error: Exception, _failures: int) -> Drop:

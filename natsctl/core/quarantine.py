@@ -328,11 +328,15 @@ class Quarantine:
         since = self._recording_since
         if since is not None and not self.suspects and not self._queue.waits_since(since):
             self._recording_since = None
+        self.ended(key)
+        self._look()
+
+    def ended(self, key: str) -> None:
+        """Take the key out of the record of this process, whether its sync has begun or not."""
         if key in self._claimed:
             del self._claimed[key]
             self._alone = False
             self._changed.set()
-        self._look()
 
     def release(self, key: str) -> None:
         """Forget the deaths, because a person requested a sync. The key stays a suspect."""

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from natsctl.core.coordination.term import Leadership
 from natsctl.testing import MemoryStores, running
-from tests.support.controllers.app_controller import Apps, app_client
+from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
 from tests.support.controllers.quarantined_apps import (
     PAUSES,
     Stuck,
@@ -19,10 +21,12 @@ from tests.support.controllers.quarantined_apps import (
     syncs_of,
 )
 
+NO_DISK = Path("/dev/null/state")
+
 
 @pytest.fixture(autouse=True)
 def no_disk() -> Iterator[None]:
-    with on_machine(Path("/dev/null/state")):
+    with on_machine(NO_DISK):
         yield
 
 
@@ -132,3 +136,32 @@ async def test_three_deaths_alone_quarantine_the_key() -> None:
         await harness.run_until_idle()
         assert syncs_of(harness) == ["market"]
         assert list(harness.runtime.status().quarantined) == ["shop"]
+
+
+async def test_a_suspect_that_is_paused_while_it_waits_to_be_alone_leaves_the_record() -> None:
+    stores = await prepared()
+    await die(stores, "7-a", "shop", alone=True)
+    async with running(Slow(), stores=stores) as harness:
+        await harness.run_for(2)  # the suspect waits for market
+        annotations = ("metadata", "annotations")
+        await edit(stores.store(APPS), "shop", *annotations, "natsctl.io/paused", to="true")
+        await harness.run_for(10)
+        assert syncs_of(harness) == ["market"]
+        assert [record["keys"] for record in await records(stores)] == [[]]
+
+
+async def test_a_sync_that_is_cancelled_at_the_end_of_a_term_leaves_the_record() -> None:
+    stores, controller = await prepared("shop"), Slow()
+    await die(stores, "7-a", "shop", alone=True)
+    leadership = Leadership("apps", asyncio.get_running_loop().time)
+    leadership.begin(1, until=math.inf)
+    with on_machine(NO_DISK, leadership=leadership):
+        async with running(controller, stores=stores) as harness:
+            await harness.run_until(lambda: controller.running)
+            (record,) = await records(stores)
+            assert (record["keys"], record["alone"]) == (["shop"], True)
+            leadership.step_down()
+            await leadership.quiet()
+            await harness.run_for(1)
+            (record,) = await records(stores)
+            assert (record["keys"], record["alone"]) == ([], False)

@@ -18,9 +18,9 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])  # a death then takes milliseconds
 
 
-def on_machine(directory: Path) -> AbstractContextManager[object]:
+def on_machine(directory: Path, **changes: object) -> AbstractContextManager[object]:
     """Let the processes in the context note their keys in this state directory."""
-    return within(claims=ClaimedKeys(directory))
+    return within(claims=ClaimedKeys(directory), **changes)
 
 
 def dead(directory: Path, key: str, number: int) -> None:
