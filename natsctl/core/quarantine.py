@@ -142,6 +142,11 @@ class ClaimedKeys:
     def busy(self) -> bool:
         return any(claim.busy for claim in self._claims)
 
+    @property
+    def has_alone(self) -> bool:
+        """Whether a key is synced alone, or waits for the others to end."""
+        return self._alone is not None
+
     async def admit(self) -> None:
         while self._alone is not None:
             await self._next_change()
@@ -271,8 +276,8 @@ class Quarantine:
         self._prefix = claim_record(controller, number, "")
         self._host = socket.gethostname()
         self._others: dict[str, tuple[ClaimRecord, int]] = {}  # by process, with their revisions
-        self._claimed: dict[str, None] = {}  # what the record of this process has to show
-        self._alone = self._begun = False
+        self._claimed: dict[str, bool] = {}  # what its record has to show, and whether it's alone
+        self._begun = False
         self.stored: Stored | None = None  # the record of this process as it was written last
         self._over: set[str] = set()  # keys whose deaths have to be deleted
         self._changed = asyncio.Event()  # something has to be written
@@ -311,12 +316,16 @@ class Quarantine:
                 since = self.suspects[key] = self._queue.now()
             if self._queue.waits_since(since) or not await self._claims.alone(claim):
                 return SUSPECT_S
-        if self._recording_since is not None and self.store is not None:
-            self._claimed[key], self._alone = None, alone
+        while True:
+            if not alone:
+                await self._claims.admit()
+            if self._recording_since is None or self.store is None:
+                return None
+            self._claimed[key] = alone
             await self._write_claims(self.store)
-        if not alone:
-            await self._claims.admit()
-        return None
+            if alone or not self._claims.has_alone:
+                return None
+            self.ended(key)  # another key is alone by now: it would not count a death
 
     def survived(self, key: str) -> None:
         """Note that a sync of the key has ended, and the process lives.
@@ -335,7 +344,6 @@ class Quarantine:
         """Take the key out of the record of this process, whether its sync has begun or not."""
         if key in self._claimed:
             del self._claimed[key]
-            self._alone = False
             self._changed.set()
 
     def release(self, key: str) -> None:
@@ -527,7 +535,8 @@ class Quarantine:
         if not self._begun:
             return True
         async with self._writing:  # the claims of several workers are one write
-            record = ClaimRecord(tuple(self._claimed), self._host, self._alone)
+            alone = list(self._claimed.values()) == [True]
+            record = ClaimRecord(tuple(self._claimed), self._host, alone)
             value, name = msgspec.json.encode(record), f"{self._prefix}{self._claims.process}"
             try:
                 written = await rewrite(store, name, lambda _: value, seen=self.stored)

@@ -138,6 +138,20 @@ async def test_three_deaths_alone_quarantine_the_key() -> None:
         assert list(harness.runtime.status().quarantined) == ["shop"]
 
 
+async def test_keys_that_wait_for_a_suspect_are_not_recorded_beside_it() -> None:
+    stores, controller = await prepared("shop"), Slow()
+    await die(stores, "7-a", "shop", alone=True)
+    async with running(controller, stores=stores) as harness:
+        await harness.run_until(lambda: controller.running)
+        await app_client(harness).app("market")
+        await harness.run_for(1)
+        (record,) = await records(stores)
+        assert (record["keys"], record["alone"]) == (["shop"], True)
+        await harness.run_until_idle()
+        assert controller.syncs == ["shop", "market"]
+        assert [record["keys"] for record in await records(stores)] == [[]]
+
+
 async def test_a_suspect_that_is_paused_while_it_waits_to_be_alone_leaves_the_record() -> None:
     stores = await prepared()
     await die(stores, "7-a", "shop", alone=True)

@@ -22,6 +22,7 @@ from tests.support.controllers.quarantined_apps import (
     prepared,
     syncs_of,
 )
+from tests.support.eventually import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -242,6 +243,38 @@ async def test_a_key_is_a_suspect_while_its_death_is_being_recorded(directory: P
     recorded.set()
     await finding
     assert quarantine.deaths["shop"].count == 1
+
+
+async def test_a_key_leaves_the_record_if_a_suspect_began_while_it_was_written() -> None:
+    writes, going = list[bytes](), asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+            await going.wait()
+            writes.append(value)
+            return await super().update(key, value, revision=revision)
+
+    with within(claims=ClaimedKeys(Path("/dev/null/state"))):
+        pausing = Pausing("apps")
+    quarantine = PausedKeys(WorkQueue[str](), pausing).quarantine
+    quarantine.store, quarantine.suspects = Slow(PAUSES), {"shop": None}
+    with pausing.claims.of_loop(quarantine.name, 2) as (one, two):
+        await quarantine.find(shared=False)
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(quarantine.write(quarantine.store, pausing.listed))
+            market = group.create_task(quarantine.admit("market", two))
+            await asyncio.sleep(0)
+            shop = group.create_task(quarantine.admit("shop", one))
+            await asyncio.sleep(0)
+            going.set()
+            assert await shop is None
+            one.hold("shop")
+            await eventually(lambda: writes[-1].startswith(b'{"keys":["shop"],'))
+            assert writes[-1].endswith(b'"alone":true}')
+            assert not market.done()
+            one.release()
+            assert await market is None
+            writing.cancel()
 
 
 # ---- the files of claimed keys
