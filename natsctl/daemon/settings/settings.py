@@ -630,7 +630,7 @@ def _read(
     except (ValueError, UsageError):
         scalar = isinstance(value, str | int | float | bool)
         quoted = repr(value) if scalar else f"a {type(value).__name__}"
-        if form in (SECRET, _URLS, _URL):  # a URL may have a password; the cause may quote it, too
+        if setting.secret or form in (_URLS, _URL):  # a URL may have a password
             quoted = "the value"
         raise UsageError(
             f"{setting.name} in {source}: {quoted} must be {form.description}; write {example}"

@@ -191,6 +191,7 @@ def test_the_error_of_a_wrong_flag_or_variable_is_one_line(
         ("[nats]\nuser = ann", "natsctl.toml is not valid TOML: Invalid value (at line 2"),
         ("[nats]\nservers = [", "natsctl.toml is not valid TOML: "),
         ("[logs]\nlevel = 'loud'", "logs.level in natsctl.toml: 'loud' must be a level (debug, "),
+        ("[nats]\nname = 5", "nats.name in natsctl.toml: 5 must be a text of at least one char"),
         ("[controllers]\nworkers = '4'", "controllers.workers in natsctl.toml: '4' must be"),
         ("[kube]\ntimeout_s = true", "kube.timeout_s in natsctl.toml: True must be a number"),
         ("[nats.creds]\nfile = 'x'", "nats.creds in natsctl.toml: a dict must be the path"),
