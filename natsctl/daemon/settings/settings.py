@@ -260,18 +260,16 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 _LABEL, _LEVEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?", rf"(?i:{'|'.join(LEVELS)})"
 _LOGGERS = rf"{_LEVEL}(,[A-Za-z0-9_.]+={_LEVEL})*"
 _LEVELS = f"a level ({', '.join(LEVELS)}), optionally followed by levels of loggers"
-_SECONDS, _ANY = "a number of seconds", "a text of at least one character"
-_BELOW_1E9, _WORKERS = f"{_SECONDS} above 0, at most 1e9", f"a whole number from 1 to {WORKERS_MAX}"
-_LISTEN, _COLLECTOR = (
-    "HOST:PORT, or :PORT for all interfaces",
-    "http://HOST:PORT or https://HOST:PORT",
-)
+_ANY = "a text of at least one character"
+_SECONDS = "a number of seconds"
+_BELOW_1E9 = f"{_SECONDS} above 0, at most 1e9"
+_WORKERS = f"a whole number from 1 to {WORKERS_MAX}"
+_COLLECTOR = "http://HOST:PORT or https://HOST:PORT, with or without a path"
 FILE = Form("the path of a file", "FILE", _Text, "ca.pem")
-ADDRESS = Form(_LISTEN, "HOST:PORT", _Text, "127.0.0.1:8080")
+ADDRESS = Form("HOST:PORT, or :PORT for all interfaces", "HOST:PORT", _Text, "127.0.0.1:8080")
 SWITCH = Form("true or false", "", bool)
 SECRET = Form(_ANY, "TEXT", _Text, "…")
-_OTLP = _like(r"https?://[^/?#]+[^?]*")
-_URL = Form(f"{_COLLECTOR}, with or without a path", "URL", _OTLP, "http://127.0.0.1:4318")
+_URL = Form(_COLLECTOR, "URL", _like(r"https?://[^/?#]+[^?]*"), "http://127.0.0.1:4318")
 _URLS = Form("a URL, or a list of URLs", "URL", _Servers, ["nats://hub:4222"])
 _FORMS = {
     "TEXT": Form(_ANY, "TEXT", _Text, "…"),
@@ -574,13 +572,16 @@ def _from_file(file: Path) -> Layer:
         if section not in _BY_SECTION:
             nearest = did_you_mean(section, _BY_SECTION)
             raise UsageError(f"{file}: there is no section [{section}]{nearest}")
+        known = _BY_SECTION[section]
         for field in fields:
-            if field not in _BY_SECTION[section]:
-                near = did_you_mean(field, _BY_SECTION[section], prefix=f"{section}.")
+            if field not in known:
+                near = did_you_mean(field, known, prefix=f"{section}.")
                 hint = near or _in_section(field)
                 raise UsageError(f"{file}: there is no setting {section}.{field}{hint}")
-        for setting in (one for one in SETTINGS if one.section == section and one.field in fields):
-            value = fields[setting.field]
+        for field, setting in known.items():
+            if field not in fields:
+                continue
+            value = fields[field]
             layer |= _read(setting, value, str(file), setting.line(), typed=False)
             if setting.form is FILE:
                 paths = (Path(path).expanduser() for path in value.split(os.pathsep))
