@@ -358,16 +358,22 @@ class BucketStore(KvStore):
 
 async def bucket_names(connection: Connection) -> list[str]:
     """Return the names of all buckets that this user may list, sorted."""
-    streams: list[str] = []
-    total = 1
-    while len(streams) < total:
-        answer = await connection.api("STREAM.NAMES", {"offset": len(streams)})
+    names = [name async for name in all_streams(connection, "STREAM.NAMES")]
+    return sorted(name.removeprefix("KV_") for name in names if name.startswith("KV_"))
+
+
+async def all_streams(connection: Connection, endpoint: str) -> AsyncIterator[Any]:
+    """Yield what `STREAM.NAMES` or `STREAM.LIST` returns of each stream, page by page."""
+    seen, total = 0, 1
+    while seen < total:
+        answer = await connection.api(endpoint, {"offset": seen})
         page = answer.get("streams") or []
         if not page:
-            break
-        streams.extend(page)
+            return
+        for stream in page:
+            yield stream
+        seen += len(page)
         total = answer.get("total", 0)
-    return sorted(name.removeprefix("KV_") for name in streams if name.startswith("KV_"))
 
 
 _READS = ("INFO", "NAMES", "LIST", "MSG.GET")  # of the JetStream API, after the type's name

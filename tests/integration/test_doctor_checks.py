@@ -1,6 +1,8 @@
 """Checks of the doctor, each against a real server."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -11,8 +13,11 @@ from natsctl import GarbageLimits, KubeOptions, NatsOptions, kube, tertiary
 from natsctl.daemon.doctor.buckets import check_garbage
 from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
+from natsctl.daemon.doctor.mirrors import check_mirrors
 from natsctl.daemon.kinds import used_by
 from natsctl.daemon.rbac import needs
+from natsctl.errors import StoreTimeoutError
+from natsctl.jetstream.connection import Connection
 from tests.integration.test_runtime import app, becomes, get, plain, put, running
 from tests.support.clients.bucket_keys import keys
 from tests.support.clients.nats import connect
@@ -129,3 +134,47 @@ async def owners_are_recorded(js: JetStreamContext) -> bool:
     """Return whether a GC cycle has recorded owners."""
     record = await get(await js.key_value("natsctl"), "gc.fastgarbage")
     return record is not None and record["populated"] is True
+
+
+# ---- the look for harmful mirrors reads every page of the streams, and no page after the last
+
+PAGE = 2
+HARMFUL = {
+    "mirror": {"name": "KV_greetings", "filter_subject": "$KV.greetings.eu.>"},
+    "mirror_direct": True,
+}
+
+
+class Streams(Connection):
+    """A connection to a server with these streams, which stops answering after some pages."""
+
+    def __init__(self, *configs: dict[str, Any], pages: int) -> None:
+        self.streams = [{"config": config} for config in configs]
+        self.pages = pages
+        self.offsets: list[object] = []
+
+    async def api(
+        self, endpoint: str, body: Mapping[str, object] | None = None, **_options: Any
+    ) -> dict[str, Any]:
+        assert endpoint == "STREAM.LIST"
+        offset = (body or {}).get("offset", 0)
+        assert isinstance(offset, int)
+        self.offsets.append(offset)
+        if len(self.offsets) > self.pages:
+            raise StoreTimeoutError("no response in time")
+        return {"total": len(self.streams), "streams": self.streams[offset : offset + PAGE]}
+
+
+async def mirrors(connection: Connection) -> list[str]:
+    return [finding.found.split()[1] async for finding in check_mirrors(connection, ["greetings"])]
+
+
+async def test_no_page_is_requested_after_the_last() -> None:
+    server = Streams({"name": "a"}, {"name": "b"}, {"name": "some", **HARMFUL}, pages=5)
+    assert await mirrors(server) == ["some"]
+    assert server.offsets == [0, 2]
+
+
+async def test_mirrors_on_pages_before_an_error_are_found() -> None:
+    server = Streams({"name": "a"}, {"name": "some", **HARMFUL}, {"name": "b"}, pages=1)
+    assert await mirrors(server) == ["some"]
