@@ -190,19 +190,23 @@ def _of_hook(arguments: dict[str, Any]) -> None:
 
 
 def load_controller(path: str) -> "Controller":
-    """Return a controller of the class at *path*; raises as `load` and `make` do."""
-    from natsctl.daemon.loader import load, make  # noqa: PLC0415 - see above
+    """Return a controller at *path*; raises `UsageError` also for another class that runs."""
+    from natsctl.controller.controller import Controller  # noqa: PLC0415 - see above
 
-    _search_current_folder()
-    return make(load(path), path)
+    controller = load_runnable_controller(path)
+    if not isinstance(controller, Controller):
+        raise UsageError(f"{path} is not a subclass of natsctl.Controller but another class")
+    return controller
 
 
 def load_runnable_controller(path: str) -> "Controller | Guest":
-    """Return what `natsctl run` runs from *path*; raises as `load_runnable` and `make` do."""
-    from natsctl.daemon.loader import load_runnable, make  # noqa: PLC0415 - see above
+    """Return what `natsctl run` runs from *path*; raises as `load` and `make` do."""
+    from natsctl.daemon.loader import load, make  # noqa: PLC0415 - see above
 
-    _search_current_folder()
-    return make(load_runnable(path), path)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return make(load(path), path)
 
 
 def load_kinds(path: str | None, bucket: str) -> list[KvKind[object]]:
@@ -221,12 +225,6 @@ def load_kinds(path: str | None, bucket: str) -> list[KvKind[object]]:
 def controller_name(named: str | None) -> str | None:
     """Return the name of a controller that is given by its name or its class, if it is given."""
     return load_runnable_controller(named).name if named is not None and ":" in named else named
-
-
-def _search_current_folder() -> None:
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
 
 
 # ---- settings

@@ -22,28 +22,14 @@ R = TypeVar("R", bound=Controller | Guest)
 _OPTIONAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def load(path: str) -> type[Controller]:
-    """Return the controller class at *path*, such as `controllers.greetings:Greetings`.
+def load(path: str) -> type[Controller] | type[Guest]:
+    """Return the class at *path*, such as `controllers.greetings:Greetings`.
 
-    Raises `UsageError` if the path has another form, if the module doesn't exist or can't be
-    imported, and if it has no such controller. The message names the wrong part of the path and a
-    similar name; for an import that fails it has the module's own traceback.
+    It's a controller, or another class that the operator runs, with the members of `Guest`. Raises
+    `UsageError` if the path has another form, if the module doesn't exist or can't be imported, and
+    if it has no such class. The message names the wrong part of the path and a similar name; for an
+    import that fails it has the module's own traceback.
     """
-    loaded = _loaded(path, guests=False)
-    if _is_controller(loaded):
-        return loaded
-    raise UsageError(f"{path} is not a subclass of natsctl.Controller")
-
-
-def load_runnable(path: str) -> type[Controller] | type[Guest]:
-    """Return the class at *path*: a controller, or another class that the operator runs.
-
-    The other class has the members of `Guest`. Raises the errors of `load`.
-    """
-    return _loaded(path, guests=True)
-
-
-def _loaded(path: str, *, guests: bool) -> type[Controller] | type[Guest]:
     if path.startswith(SCHEME):
         return hook_class(path)
     module_name, colon, name = path.partition(":")
@@ -59,7 +45,7 @@ def _loaded(path: str, *, guests: bool) -> type[Controller] | type[Guest]:
     controllers = [  # those that the module doesn't import from natsctl
         other
         for other, value in vars(module).items()
-        if (_is_controller(value) or (guests and _is_guest(value)))
+        if (_is_controller(value) or _is_guest(value))
         and getattr(value, "__module__", "").partition(".")[0] != "natsctl"
     ]
     if name not in vars(module) and not hasattr(module, name):
@@ -75,12 +61,14 @@ def _loaded(path: str, *, guests: bool) -> type[Controller] | type[Guest]:
             )
         only_primary(loaded)
         return loaded
-    if guests and _is_guest(loaded):
+    if _is_guest(loaded):
         return loaded
     described = "another class" if isinstance(loaded, type) else f"a {type(loaded).__name__}"
     there = f"; the controllers there are {', '.join(controllers)}" if controllers else ""
-    lacks = ", and does not have use, run and stop: it is" if guests else " but"
-    raise UsageError(f"{path} is not a subclass of natsctl.Controller{lacks} {described}{there}")
+    raise UsageError(
+        f"{path} is not a subclass of natsctl.Controller, and does not have use, run and stop: "
+        f"it is {described}{there}"
+    )
 
 
 def _module(name: str) -> ModuleType:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from natsctl import Controller
+from natsctl.cli.command import load_controller
 from natsctl.cli.main import run
-from natsctl.daemon.loader import load, load_runnable, make
+from natsctl.daemon.loader import load, make
 from natsctl.errors import UsageError
 
 # ---- errors for a wrong controller path name the mistake and suggest the right path
@@ -88,6 +89,13 @@ def test_a_missing_library_of_the_module_is_shown(package: str) -> None:
     assert "import a_library_nobody_has" in error
 
 
+def test_another_class_that_runs_is_not_taken_for_a_controller(package: str) -> None:
+    path = f"{package}.good:Guest"
+    assert load(path).__name__ == "Guest"
+    with pytest.raises(UsageError, match=r"good:Guest is not a subclass of natsctl\.Contr"):
+        load_controller(path)
+
+
 # ---- the loader rejects a controller with wrong options, methods or constructor arguments
 
 
@@ -138,7 +146,7 @@ def make_error(module: str, folder: Path, base: str, *lines: str) -> str:
     (folder / f"{module}.py").write_text(f"{SOURCE}\nclass Mine({base}):\n{body}")
     path = f"{module}:Mine"
     with pytest.raises(UsageError) as caught:
-        make(load_runnable(path), path)
+        make(load(path), path)
     return str(caught.value)
 
 
