@@ -409,9 +409,6 @@ async def test_a_compacted_page_expires_or_stays_the_same(
         assert await answer() in (None, before)
 
 
-OK = web.Response(body=b"{}")
-
-
 def raw(content: bytes, *, ends: bool = False) -> Handler:
     """Return a handler that sends these bytes before its response, or instead of it."""
 

@@ -159,12 +159,7 @@ class TestAdding:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         recording, first = RecordingWatcher(), RecordingWatcher()
-        first.takes_s = 5
-        sites_controller = InformerController()
-        sites_controller.add_informer(SITES)
-        sites_controller.add_watcher(first, SITES)
-        sites_controller.add_watcher(opinionated(recording), SITES)
-        async with running(sites_controller, stores):
+        async with running(behind_a_slow_watcher(recording, first), stores):
             await put(sites, KEY, site("one", finalizers=["another's"]))
             await asyncio.sleep(1)
             await mark_deleted(sites, KEY)
