@@ -198,8 +198,9 @@ async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
         try:
             store = await stores.open(SCHEMAS)
             for schema in schemas:
-                change, seen = partial(_newest_of, schema), await read(store, schema.key)
-                if (await rewrite(store, schema.key, change, seen=seen)).base is not None:
+                seen = await read(store, schema.key)
+                written = await rewrite(store, schema.key, partial(_newest_of, schema), seen=seen)
+                if written.base is not None:
                     log.info("published a schema", kind=schema.kind, version=schema.version)
         except PermissionDeniedError as error:
             log.warning(

@@ -414,7 +414,8 @@ class ControllerEndpoints:
             **asdict(runtime.explain(key)), daemon=self._daemon, planned=planned
         )
         if self._shard is not None:
-            (member, share, leaving_s), here = self._shard.whose(key), runtime.holds(key)
+            member, share, leaving_s = self._shard.whose(key)
+            here = runtime.holds(key)
             answer = replace(answer, member=member, here=here, share=share, leaving_s=leaving_s)
         try:
             recorded = await events_of(self._connection, answer.controller, key)

@@ -69,7 +69,8 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
         return load_access(options, previous)
 
     access = await load(None)
-    login, connector = Login(access, load, retry_s=options.reread_s), aiohttp.TCPConnector(limit=0)
+    login = Login(access, load, retry_s=options.reread_s)
+    connector = aiohttp.TCPConnector(limit=0)
     with login.secrets:
         try:
             pool = HttpPool(connector, options.connect_timeout_s)

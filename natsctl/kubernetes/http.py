@@ -97,22 +97,27 @@ class HttpConnection(asyncio.Protocol):
             link.close()
             raise aiohttp.ServerDisconnectedError
         self.idle_since = 0.0
-        self._link, self._keep = link, keep
+        self._link = link
+        self._keep = keep
         self._opener: asyncio.BaseProtocol = opener
         self._transport = transport
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self._asked = self._paused = False
+        self._asked = False
+        self._paused = False
         self._begin()
         transport.set_protocol(self)
 
     def _begin(self) -> None:
-        self.status = self._head_bytes = self._received_bytes = 0
+        self.status = 0
+        self._head_bytes = 0
         self._lines: list[tuple[bytes, bytes]] = []
         self._headers: dict[bytes, bytes] = {}
         self._received: list[bytes] = []
+        self._received_bytes = 0
         self._error: Exception | None = None
-        self._ended = self._keeps_alive = False
+        self._ended = False
+        self._keeps_alive = False
 
     @property
     def usable(self) -> bool:
@@ -206,6 +211,7 @@ class HttpConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._refuse(error)
+            return
         if not self.status:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_MAX_BYTES:
@@ -263,7 +269,8 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self.status:
-            self._keeps_alive, self._ended = self._parser.should_keep_alive(), True
+            self._ended = True
+            self._keeps_alive = self._parser.should_keep_alive()
             self._notify()
 
 

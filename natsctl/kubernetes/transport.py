@@ -302,7 +302,8 @@ class Transport:
         query = _encoded(tuple(request.query.items())) if request.query else ""
         target = f"{request.path}?{query}" if query else request.path
         headers = request.headers + trace_headers()
-        began, limit, method = monotonic(), self._options.answer_max_bytes, request.method
+        method, limit = request.method, self._options.answer_max_bytes
+        began = monotonic()
         try:
             try:
                 response = await self._pool.send(access, method, target, headers, request.body)

@@ -139,7 +139,7 @@ class KubeWatch:
         incarnation: Incarnation,
         *,
         path: Callable[[], Awaitable[str]],
-        forget: Callable[[], None] = lambda: None,
+        forget: Callable[[], None],
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._transport = transport

@@ -47,7 +47,7 @@ def watch_of(
     incarnation: Incarnation | None = None,
 ) -> KubeWatch:
     known = incarnation or Incarnation(SERVER)
-    return KubeWatch(wire, kind, ObjectDecoder(kind), known, path=path)
+    return KubeWatch(wire, kind, ObjectDecoder(kind), known, path=path, forget=lambda: None)
 
 
 async def take(events: AsyncIterator[WatchEvent], count: int) -> list[str]:
