@@ -480,14 +480,13 @@ class KeyLoop(SyncLoop[str]):
         its last valid state. The queue notes the last state of a deleted object.
         """
         primary, paused, has = self.primary, self.paused, self.has
-        has_all, knows = has is every_key, bool(paused.pauses)
-        works = self.queue.works
+        has_all, pauses, works = has is every_key, paused.pauses, self.queue.works
         kind = primary.kind
         desire, decoded = kind.desire, primary.informer.table.decoded
         offered: list[tuple[str, Operation]] = []
         for change in changes:
             key, before, after = change.key, change.before, change.after
-            if after is None or knows or after.value.rfind(MARK) >= 0:  # `in` takes twice as long
+            if after is None or pauses or after.value.rfind(MARK) >= 0:  # `in` takes twice as long
                 paused.observe(change)
             if not (has_all or has(key)):
                 continue

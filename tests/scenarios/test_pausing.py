@@ -1,19 +1,24 @@
 """Paused keys and controllers are neither synced nor garbage collected until they are resumed."""
 
 import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
 from natsctl import (
     InformerController,
+    Kind,
     Resource,
     ResourceWatcher,
     Snapshot,
     kv,
 )
-from natsctl.testing import Harness, MemoryStores, running
+from natsctl.model.store import Applied, Batch, WatchEvent
+from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
@@ -89,6 +94,51 @@ async def test_a_paused_key_that_changes_100_times_is_synced_once_after_it_is_re
         await harness.run_until_idle()
         assert syncs_of(harness) == ["shop"]
         assert await client.texts() == {"shop.main": "hi 99"}
+
+
+class PairingStore(MemoryStore):
+    """A store whose watch hands on two states at once, as one read of a socket may bring them."""
+
+    pairs = False
+
+    @asynccontextmanager
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async def paired(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+            async for event in events:
+                second = await anext(events) if self.pairs else None
+                if isinstance(event, Applied) and isinstance(second, Applied):
+                    yield Batch([event.stored, second.stored])
+                else:
+                    yield event
+
+        async with super().watch(shown) as events:
+            yield paired(events)
+
+
+class PairingStores(MemoryStores):
+    def __init__(self) -> None:
+        super().__init__()
+        self.apps = PairingStore(APPS)
+
+    def store(self, kind: Kind[Any]) -> MemoryStore:
+        return self.apps if kind is APPS else super().store(kind)
+
+
+async def test_a_key_that_is_paused_and_resumed_in_one_read_is_synced() -> None:
+    stores = PairingStores()
+    async with running(Calm(), stores=stores) as harness:
+        client = await built(harness, "shop")
+        stores.apps.pairs = True
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_for(1)
+        assert harness.runtime.status().paused == {}
+        stores.apps.pairs = False
+        await change(client, "shop", "ho")
+        await harness.run_until_idle()
+        assert syncs_of(harness) == ["shop"]
 
 
 @pytest.mark.parametrize("text", ["true", "waits", "until=soon", '{"a": 1}', HELD])
