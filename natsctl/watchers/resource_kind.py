@@ -413,9 +413,7 @@ class ResourceKind:
             self._enqueue_next(key, pending)
 
     def _enqueue_next(self, key: str, pending: Pending) -> None:
-        if pending.retries:
-            self._retrying[key] = pending
-        else:
+        if not pending.retries:
             self._retrying.pop(key, None)
         if pending.changes:
             if not pending.retries:
@@ -456,12 +454,14 @@ class ResourceKind:
         self, pending: Pending, registration: Registration, changes: Changes, failures: int
     ) -> None:
         """Call one watcher for each change until a call fails, and keep the rest for a retry."""
-        place = (registration, changes[0].kind.name)
+        key, place = changes[0].key, (registration, changes[0].kind.name)
         pending.retries.pop(place, None)
         while changes:
             retry = await self._call_once(registration, changes, failures)
             if retry is not None:
                 pending.retries[place] = retry
+                if self.pending.get(key) is pending:  # and no other process holds the object now
+                    self._retrying[key] = pending
                 return
             changes, failures = changes[1:], 0
 

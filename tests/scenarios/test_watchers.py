@@ -257,6 +257,20 @@ class TestRetries:
         assert gaps == [5, 10, 20, 40, 80, 160]
         assert len(errors) == 7
 
+    async def test_a_failed_call_is_shown_and_retried_by_a_resync_while_another_watcher_works(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        failing, slow = RecordingWatcher(), RecordingWatcher()
+        failing.failures, slow.takes_s = 1, 100.0
+        both = controller(failing, slow, retry_policy=lambda *_: Retry(1000.0))
+        async with running(both, stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            assert both.failing == {SITE: {"athens": "ValueError: on purpose"}}
+            both.resync("athens")
+            await asyncio.sleep(300)
+        assert failing.calls == ["add athens one fails", "add athens one"]
+
     async def test_the_retry_of_an_add_survives_a_status_write_and_a_relist(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
