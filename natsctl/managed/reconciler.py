@@ -277,8 +277,9 @@ class ManagedReconciler(Generic[T]):
         try:
             run = await self._find(key, memory)
             if run is None:
-                memory = Memory()
-            return None if run is None else await self._reconcile(run)
+                self._memories.pop(key, None)
+                return None
+            return await self._reconcile(run)
         except Exception as error:
             failed = not isinstance(error, StoreError | RetryAfter)
             if tape is not None and failed and self._links is not None:
