@@ -84,7 +84,7 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
     def replaces(self, published: "KindSchema") -> bool:
         """Return whether a daemon with this schema overwrites the *published* one.
 
-        The controller whose primary it's decides, then the newer version of the type, then the
+        The controller whose primary it is decides, then the newer version of the type, then the
         newer version of the controller. Of equal ones, the same controller overwrites its own.
         """
         if self == published or published.rank > self.rank:
