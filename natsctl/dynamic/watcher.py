@@ -193,9 +193,13 @@ class DynamicWatcher:
         async def begin() -> None:
             self.started.set()
 
-        self._queue, self._batches, stop_s = queue, {}, options.stop_timeout_s
-        host = Host(DYNAMIC, lambda: {DYNAMIC: queue}, start=begin, stop_timeout_s=stop_s)
-        self.host = host
+        self._queue, self._batches = queue, {}
+        self.host = host = Host(
+            DYNAMIC,
+            lambda: {DYNAMIC: queue},
+            start=begin,
+            stop_timeout_s=options.stop_timeout_s,
+        )
         try:
             async with self._watches.running():
                 loop = SyncLoop(self._sync, host, queue)
@@ -364,8 +368,10 @@ class DynamicWatcher:
             try:
                 return await self._calls.delay(watcher, self._reconcile)
             except Exception as error:
-                failures, text = self._queue.failures(watcher) + 1, "reconciliation failed"
-                self._failures.failed(text, error, failures, watcher=str(watcher))
+                failures = self._queue.failures(watcher) + 1
+                self._failures.failed(
+                    "reconciliation failed", error, failures, watcher=str(watcher)
+                )
                 raise
 
     # ---- checks
