@@ -33,7 +33,7 @@ from natsctl.model.reports import (
 )
 from natsctl.model.store import Sequenced, Stored
 from natsctl.slices import in_slices
-from natsctl.telemetry.hiding import enumerated, hidden
+from natsctl.telemetry.hiding import Secrets, enumerated, hidden
 
 FINALIZERS_MAX = 5  # that a text names
 LAG_S = 1.0  # how long a store may take to return its newest revision
@@ -125,12 +125,15 @@ class Measures(msgspec.Struct, frozen=True):
     events: Mapping[tuple[str, str], int] = {}
 
 
-_texts = WeakKeyDictionary[InvalidObjectError, str]()  # masked once: 100,000 take seconds
+_texts = WeakKeyDictionary[InvalidObjectError, tuple[object, str]]()
+"""The masked texts, with the secrets that were known then: to mask 100,000 takes seconds."""
 
 
 def _text_of(error: InvalidObjectError) -> str:
-    if (text := _texts.get(error)) is None:
-        _texts[error] = text = hidden(str(error))
+    known, text = _texts.get(error, (None, ""))
+    if known != Secrets.known:
+        text = hidden(str(error))
+        _texts[error] = Secrets.known, text
     return text
 
 

@@ -37,7 +37,7 @@ from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.plans import Removed
 from natsctl.model.reports import Branch
 from natsctl.slices import ITEMS_MAX
-from natsctl.telemetry.hiding import Hider
+from natsctl.telemetry.hiding import Hider, Secrets
 from natsctl.testing import running
 
 APPS, PARTS = "apps", "parts"
@@ -144,6 +144,20 @@ async def test_a_status_does_not_mask_the_errors_of_invalid_keys_again() -> None
         sys.setprofile(None)
     assert second.invalid == first.invalid
     assert masked < second.invalid_count == SHOWN_MAX
+
+
+async def test_a_status_masks_a_secret_that_became_known_after_the_error() -> None:
+    class Indexed(Apps):
+        name = "apps"
+        apps = primary(Apps.apps.kind, indexes={"first": lambda app: {}[app.spec.do]})
+
+    async with running(Indexed()) as harness:
+        await harness.stores.store(Apps.apps.kind).create("odd", app(do="wait"))
+        await harness.run_until_idle()
+        client = Client(harness.runtime)
+        assert (await client.status()).invalid == {"odd": "index first fails: KeyError('wait')"}
+        with Secrets(["wait"]):
+            assert (await client.status()).invalid == {"odd": "index first fails: KeyError('***')"}
 
 
 async def test_resync_rejects_too_many_keys() -> None:
