@@ -278,7 +278,7 @@ class Quarantine:
         self._others: dict[str, tuple[ClaimRecord, int]] = {}  # by process, with their revisions
         self._claimed: dict[str, bool] = {}  # what its record has to show, and whether it's alone
         self._begun = False
-        self.stored: Stored | None = None  # the record of this process as it was written last
+        self._written: Stored | None = None  # the record of this process, as it was written last
         self._over: set[str] = set()  # keys whose deaths have to be deleted
         self._changed = asyncio.Event()  # something has to be written
         self._writing = asyncio.Lock()
@@ -432,7 +432,7 @@ class Quarantine:
             self.deaths[key] = deaths
         elif self.deaths.pop(key, None) is None:
             return
-        if deaths is None or self.of(key) is not None:  # another process has survived its sync
+        if deaths is None or self.of(key) is not None:  # survived elsewhere, or not synced any more
             self.suspects.pop(key, None)
         self._look()
 
@@ -539,14 +539,14 @@ class Quarantine:
             record = ClaimRecord(tuple(self._claimed), self._host, alone)
             value, name = msgspec.json.encode(record), f"{self._prefix}{self._claims.process}"
             try:
-                written = await rewrite(store, name, lambda _: value, seen=self.stored)
+                written = await rewrite(store, name, lambda _: value, seen=self._written)
             except NotLeadingError:
                 return True  # the next change writes the record
             except StoreError as error:
-                self.stored = None
+                self._written = None
                 log.warning("cannot record the keys that are synced", error=error)
                 return False
-            self.stored = written.stored
+            self._written = written.stored
             return True
 
     async def close(self, store: Store) -> None:
