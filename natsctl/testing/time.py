@@ -2,9 +2,7 @@
 
 import asyncio
 import functools
-import heapq
 import selectors
-from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,10 +25,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     Raises `RuntimeError` if every task waits for something that nothing in the loop will do.
     """
-
-    _ready: deque[asyncio.Handle]  # of asyncio's loop, as those that follow
-    _scheduled: list[asyncio.TimerHandle]
-    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -87,23 +81,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _started(self, child: tuple[Any, Any]) -> tuple[Any, Any]:
         self._processes.append(child[0])
         return child
-
-    def _run_once(self) -> None:
-        """Call what is ready as asyncio does; only a jump asks the selector, which is slow."""
-        ready, scheduled = self._ready, self._scheduled
-        if not ready or self._threads or self._processes:
-            super()._run_once()  # type: ignore[misc]  # typeshed has no private method
-            return
-        due = self._now + RESOLUTION_S
-        while scheduled and scheduled[0].when() < due:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
-            self._timer_cancelled_count -= timer.cancelled()
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()  # noqa: SLF001 - as asyncio does
 
 
 class _Jump(selectors.DefaultSelector):

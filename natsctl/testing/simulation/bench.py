@@ -42,6 +42,9 @@ class SimulationLoop(VirtualTimeLoop):
     task that creates it.
     """
 
+    _scheduled: list[asyncio.TimerHandle]  # of asyncio's loop, as its count of cancelled ones
+    _timer_cancelled_count: int
+
     def __init__(self) -> None:
         super().__init__()
         self._timers = self._tasks = 0

@@ -2,7 +2,10 @@
 
 import asyncio
 import functools
+import os
 import selectors
+import signal
+import socket
 import sys
 import time
 from asyncio.subprocess import PIPE
@@ -48,6 +51,21 @@ async def test_ready_tasks_run_before_time_advances() -> None:
         group.create_task(busy())
         group.create_task(asyncio.sleep(10))
     assert set(turns) == {0}
+
+
+async def test_tasks_that_are_always_ready_hide_no_signal_and_no_socket() -> None:
+    loop, seen = asyncio.get_running_loop(), set[str]()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop.add_signal_handler(signal.SIGUSR1, seen.add, "signal")
+        loop.add_reader(ours, seen.add, "socket")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        theirs.send(b"1")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        loop.remove_reader(ours)
+        loop.remove_signal_handler(signal.SIGUSR1)
+    assert seen == {"signal", "socket"}
 
 
 async def test_a_jump_simulates_a_blocked_loop() -> None:
