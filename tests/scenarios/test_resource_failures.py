@@ -220,6 +220,24 @@ async def test_an_event_of_a_cancelled_handler_is_delivered_again_at_once() -> N
         assert clock() == 10
 
 
+async def test_a_delete_event_of_a_cancelled_handler_is_delivered_again() -> None:
+    async with resource_harness("a") as harness, harness.resource.events() as events:
+        assert len(await synced(events)) == 2
+        await harness.delete("a")
+
+        async def hang() -> None:
+            async with await anext(events):
+                await asyncio.sleep(1000)
+
+        hanging = asyncio.create_task(hang())
+        await asyncio.sleep(10)
+        hanging.cancel()
+        await asyncio.wait({hanging})
+        assert hanging.cancelled()
+        assert await handled(events, 1) == [("delete", "a", "hi")]
+        assert await is_silent(events)
+
+
 class TestLosing:
     async def test_a_lost_event_fails_its_stream_and_the_error_names_the_line(self) -> None:
         async def forgetful() -> None:
@@ -277,6 +295,19 @@ async def test_a_dropped_key_is_delivered_again_if_it_changes() -> None:
         assert await is_silent(events)
         await harness.put("a", "changed")
         assert await handled(events, 1) == [("upsert", "a", "changed")]
+
+
+async def test_a_dropped_delete_is_not_delivered_again_when_its_key_is_new() -> None:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(error_handler=give_up_after(0)) as events,
+    ):
+        await harness.put("a", "first", uid="1")
+        await synced(events)
+        await harness.delete("a")
+        assert await fail(events) == ["delete a"]
+        await harness.put("a", "second", uid="2")
+        assert await handled(events, 1) == [("upsert", "a", "second")]
 
 
 async def test_a_failed_delete_of_a_recreated_object_without_uid_becomes_an_upsert() -> None:

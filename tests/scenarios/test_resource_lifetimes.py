@@ -1,6 +1,8 @@
 """A resource starts on demand, survives failures and leaves no watches and tasks."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -50,6 +52,16 @@ class TestLeaving:
         await asyncio.wait({subscribing})
         assert subscribing.cancelled()
         assert (store.watches, len(asyncio.all_tasks())) == (0, 1)
+
+    async def test_a_stream_that_was_left_is_forgotten(self) -> None:
+        async with resource_harness("a") as harness, harness.resource.events() as others:
+            async with harness.resource.events() as events:
+                assert len(await synced(events)) == 2
+            left = weakref.ref(events)
+            del events
+            gc.collect()
+            assert left() is None
+            assert len(await synced(others)) == 2
 
     async def test_closing_a_resource_ends_streams_in_other_tasks(self) -> None:
         handled_events: list[Event[Thing]] = []
