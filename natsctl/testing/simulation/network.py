@@ -150,20 +150,19 @@ class Network:
         """
         if life.crashed or self.calls >= self._calls_max:
             await _hang()
+        own = place == LEASES.bucket  # heartbeats never end, and wake nobody
+        if not own:
+            self.calls += 1
+            self.pending += 1
         target = f"{place}/{name}" if name else place
-        if place == LEASES.bucket:  # heartbeats never end, and wake nobody
-            return await self._carry(
-                life, operation, place, target, action, types=types, may_send=may_send
-            )
-        self.calls += 1
-        self.pending += 1
         try:
             return await self._carry(
                 life, operation, place, target, action, types=types, may_send=may_send
             )
         finally:
-            self.pending -= 1
-            self.active_at = _clock()
+            if not own:
+                self.pending -= 1
+                self.active_at = _clock()
 
     async def _carry(
         self,
@@ -258,7 +257,7 @@ class Network:
                     forget()  # the next one lists, and shows only the newest states
                     raise WatchBrokenError("the watch was broken")
                 if fault is not None:
-                    await self._under_way(fault.seconds)
+                    await self._act_after(fault.seconds, _at_once)
             if self._cut:
                 await self._reached_again(life)
             if life.crashed:
@@ -268,13 +267,6 @@ class Network:
             if not own:
                 self.active_at = _clock()
             yield event
-
-    async def _under_way(self, seconds: float) -> None:
-        self.pending += 1
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self.pending -= 1
 
     def _begin(self, life: Life, fault: Fault) -> None:
         if fault.fault in CUTS:
@@ -311,17 +303,18 @@ class Network:
 
     async def _arrive_late(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
         """Let the write arrive when its process reaches the stores again, whatever became of it."""
-
-        async def arrive() -> T:
-            await self._under_way(seconds)
-            self.pending += 1
-            try:
-                return await action()
-            finally:
-                self.pending -= 1
-
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.create_task(arrive(), context=contextvars.Context()))
+        arrival = loop.create_task(self._act_after(seconds, action), context=contextvars.Context())
+        return await asyncio.shield(arrival)
+
+    async def _act_after(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
+        """Wait before the action, and count both as under way."""
+        self.pending += 1
+        try:
+            await asyncio.sleep(seconds)
+            return await action()
+        finally:
+            self.pending -= 1
 
     async def _check_reached(self, life: Life, place: str) -> None:
         if self.faults.over:
@@ -351,7 +344,7 @@ def _clock() -> float:
 
 
 async def _at_once() -> None:
-    """Open a watch at once."""
+    """Open a watch at once, or hand on an event."""
 
 
 async def _hang() -> None:
