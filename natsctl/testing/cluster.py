@@ -303,7 +303,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         }
         removed = applied - wanted.keys() - set().union(*other_managers.values())
         for path in removed:
-            before = _pruned(before, path)
+            before = pruned(before, path)
         after = documents.merge_patch(before, manifest)
         self._check_immutable(objects.by_key.get(key) or {}, after)
         objects.managers[key] = {**other_managers, manager: set(wanted)}
@@ -488,9 +488,12 @@ def _fields_v1(paths: Iterable[Path]) -> Document:
     return result
 
 
-def _pruned(document: Document, path: Path) -> Document:
+def pruned(document: Document, path: Path) -> Document:
+    """Return the document without the field at this path, if it has one."""
     name, *inner_path = path
+    if not inner_path:
+        return documents.without(document, name)
     below = document.get(name)
-    if inner_path and isinstance(below, dict):
-        return {**document, name: _pruned(below, tuple(inner_path))}
-    return documents.without(document, name)
+    if not isinstance(below, dict):
+        return document
+    return {**document, name: pruned(below, tuple(inner_path))}

@@ -243,6 +243,13 @@ class TestManagers:
             THEIRS: {"f:spec": {"f:text": {}}},
         }
 
+    async def test_a_value_that_replaced_a_former_map_stays(self, store: ManifestStore) -> None:
+        created = await create(store, place={"town": "Rome"}, text="1")
+        theirs = manifest(place="here")
+        await store.apply(theirs, manager=THEIRS, uid=uid(created), force=True)
+        applied = await store.apply(manifest(text="1"), manager=OURS, uid=uid(created))
+        assert spec(applied) == {"place": "here", "text": "1"}
+
 
 class TestImmutableFields:
     async def test_a_change_of_an_immutable_field_names_it_and_is_refused(

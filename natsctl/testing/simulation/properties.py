@@ -1,6 +1,6 @@
 """The properties that a run can violate, and the comparison of what two runs have made."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -126,13 +126,3 @@ def comparable(kind: Kind[Any], value: bytes) -> object:
         if kept := {key: text for key, text in pairs if not key.startswith(_OWN_DOMAIN)}:
             shown[name] = kept
     return shown
-
-
-def without(document: object, path: Sequence[str]) -> object:
-    """Return the document without the field at this path."""
-    if not isinstance(document, dict) or path[0] not in document:
-        return document
-    name, *inner_path = path
-    if not inner_path:
-        return documents.without(document, name)
-    return {**document, name: without(document[name], inner_path)}

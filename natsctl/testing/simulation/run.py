@@ -16,6 +16,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
+from natsctl.testing.cluster import pruned
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.simulation.faults import Choices, Fault, Faults
 from natsctl.testing.simulation.network import OWN_BUCKETS, Network, Write, place_of
@@ -30,7 +31,6 @@ from natsctl.testing.simulation.properties import (
     check_same,
     comparable,
     resources_of,
-    without,
 )
 from natsctl.testing.simulation.script import (
     Act,
@@ -421,11 +421,12 @@ class Run:
             place = place_of(kind)
             if place in ignored:
                 continue
-            paths = [path.split(".")[1:] for path in ignored if path.startswith(f"{place}.")]
+            paths = [tuple(path.split(".")[1:]) for path in ignored if path.startswith(f"{place}.")]
             for key, value in self._objects.values(kind).items():
                 shown = comparable(kind, value)
                 for path in paths:
-                    shown = without(shown, path)
+                    if isinstance(shown, dict):
+                        shown = pruned(shown, path)
                 result[f"{place}/{key}"] = shown
         for name, state in self._network.externals.items():
             if name not in ignored:
