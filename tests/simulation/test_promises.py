@@ -12,6 +12,7 @@ import pytest
 from natsctl import secondary
 from natsctl.core.coordination.shares import Shares
 from natsctl.testing import MemoryStore, SimulationError, simulate
+from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation, mode_of
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
@@ -77,6 +78,7 @@ def test_processes_that_take_without_an_end_mark_break_a_promise(
     with Simulation(subject_of(careful.Held), objects, Checks(), mode=division) as simulation:
         ran = (simulation.run(simulation.schedule(seed)) for seed in range(20))
         violation = next(filter(None, (run.violation for run in ran)))  # not shrunk: that's slow
+    assert violation.property is Property.EXCLUSIVE
     assert "work on the same keys" in violation.detail
 
 

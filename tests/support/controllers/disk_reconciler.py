@@ -302,6 +302,12 @@ async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
         await task
 
 
+# ---- a controller whose disks are files, and whose process kills itself at a chosen call
+#
+# The folder in `DISKS_FOLDER` is the external system: a file per disk, and a log of creations. The
+# file `kill` in the folder has a key and a number. Each external call and each write of the key has
+# a point before its effect and one after it; the process kills itself at the point of that number.
+
 FOLDER = Path(os.environ.get("DISKS_FOLDER", "."))
 
 

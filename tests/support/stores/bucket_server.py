@@ -251,6 +251,8 @@ class BucketServer:
             self._receivers[inbox]([(inbox.encode(), b"", b"", block.encode())])
 
 
+# ---- a bucket whose messages are bytes in memory: everything behind the socket, without a server
+
 SID = b"7"
 FIRST = 10_000_000  # the revision of the first message
 
