@@ -799,9 +799,11 @@ class ManagedReconciler(Generic[T]):
     # ---- writes
 
     async def _link(self, run: Round[T]) -> None:
+        """Record the link, unless it's only a name: its user may take that back."""
         managed = run.managed
-        if managed.owned or self._adopts is None:
-            managed.accept_name()
+        if not managed.owned and self._adopts is not None:
+            return
+        managed.accept_name()
         if self._links is not None and managed.link:
             await self._links.write(managed.key, managed.link, run.memory)
 

@@ -425,3 +425,25 @@ async def test_a_name_that_its_user_took_back_does_not_adopt(
         await asyncio.sleep(10 * POLL_S)
         assert (await play.conditions(key))["Ready"] == NOT_OWNED
     assert cloud.disks == {"a": 7, "other": 8}
+
+
+async def test_a_name_that_was_only_observed_does_not_adopt_once_its_user_took_it_back(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    cloud.disks["other"] = 8
+    async with ran(Disks(cloud, nats=stores)):
+        await play.put(external_name="other", management_policy="observe")
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions())["Ready"] == AVAILABLE
+        revision = (await play.store.get("a")).revision
+        await play.store.update("a", b'{"spec": {"size": 2}}', revision=revision)
+        await asyncio.sleep(10 * POLL_S)
+        assert (await play.conditions())["Ready"] == NOT_OWNED
+        assert cloud.disks == {"a": 7, "other": 8}
+        del cloud.disks["a"]
+        await asyncio.sleep(POLL_S)
+        assert cloud.disks == {"a": 2, "other": 8}
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+        assert cloud.disks == {"other": 8}
+        assert stores.store(play.records.kind).keys() == []
