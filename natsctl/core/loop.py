@@ -154,8 +154,8 @@ class SyncLoop(Generic[K]):
 
         The loop calls *ready* once every table is synced, and begins when *ready* returns; by
         default that's `Host.begin`. If this process shares its work, it calls *ready* in every
-        term, and the tables then show all writes of the processes that held the keys before.
-        Without a *listener*, this process holds every key in its terms, unless the loop `divides`.
+        term. With a *listener*, or if the loop `divides`, it then holds the keys of its shares, and
+        the tables show all writes of the processes that held them before; else it holds every key.
         """
         self._listener, self._plan = listener, self._host.environment.plan
         leadership = self._leadership = self._host.environment.leadership
