@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import heapq
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -70,11 +69,8 @@ class SimulationLoop(VirtualTimeLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         self._timers += 1
-        when += self._timers % TIES_MAX * TIE_S
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
-        return timer
+        tied = when + self._timers % TIES_MAX * TIE_S
+        return super().call_at(tied, callback, *args, context=context)
 
     def call_exception_handler(self, context: dict[str, object]) -> None:
         """Ignore errors of tasks that nobody awaits: their process has crashed."""
