@@ -7,6 +7,7 @@ blocks a controller: events that cannot be sent are dropped and counted.
 import asyncio
 import base64
 import secrets
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -189,8 +190,9 @@ async def events_between(
     if since is not None:
         start = since.astimezone(UTC).isoformat()
         options |= {"deliver_policy": "by_start_time", "opt_start_time": start}
-    events: dict[tuple[str, ...], KvEvent] = {}
-    arrived, count = asyncio.Event(), 0
+    events = OrderedDict[tuple[str, ...], KvEvent]()  # a dict finds its first key slowly
+    arrived = asyncio.Event()
+    count = 0
 
     async def receive(message: Msg) -> None:
         nonlocal count
@@ -203,7 +205,7 @@ async def events_between(
                 events.pop(identity, None)
                 events[identity] = one
                 if len(events) > FOUND_MAX:
-                    del events[next(iter(events))]
+                    events.popitem(last=False)
 
     subscription = await connection.client.subscribe(inbox, cb=receive)
     try:
