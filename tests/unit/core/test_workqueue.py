@@ -168,6 +168,20 @@ class TestCoarseLoop:
         assert self.run_after(1e6, CoarseLoop()) == pytest.approx(1e6)
 
 
+class TestAgeing:
+    async def test_no_key_starves_behind_an_endless_stream_of_urgent_ones(self) -> None:
+        queue = make_queue()
+        queue.offer("patient", priority=RESYNC)
+        for number in range(100):
+            queue.offer(f"urgent-{number}", priority=USER)
+            key, time_s = await next_key(queue)
+            queue.give_back(key)
+            if key == "patient":
+                break
+            await asyncio.sleep(1)
+        assert (key, time_s) == ("patient", 31)
+
+
 class TestRetry:
     async def test_the_default_backoff_starts_at_five_milliseconds_and_doubles(self) -> None:
         queue: WorkQueue[str] = WorkQueue()
