@@ -356,7 +356,8 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         return {name: value for name, value in named.items() if value is not None}
 
     def _stored(self, objects: "_Objects", document: Document) -> Stored:
-        metadata, shown = metadata_of(document), document
+        metadata = metadata_of(document)
+        shown = document
         key = joined(str(metadata.get("namespace", "")), str(metadata["name"]))
         if self.kind.metadata_only:
             shown = {k: v for k, v in document.items() if k in {"apiVersion", "kind", "metadata"}}

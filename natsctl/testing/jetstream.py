@@ -114,12 +114,14 @@ class MemoryJetStream:
                 infos = [self._streams[stream].info() for stream in names]
                 return {"streams": names if verb == "NAMES" else infos, "total": len(names)}
             case "CREATE":
-                wanted, stream = self._stream_config(name, config), self._streams.get(name)
+                wanted = self._stream_config(name, config)
+                stream = self._streams.get(name)
                 if stream is not None and stream.config != wanted:
                     raise _error("stream name already in use with a different configuration", 10058)
                 return self._streams.setdefault(name, _Stream(wanted)).info()
             case "UPDATE":
-                stream, wanted = self._existing(name), self._stream_config(name, config)
+                stream = self._existing(name)
+                wanted = self._stream_config(name, config)
                 for field, words in _STREAM_FIXED.items():
                     if wanted[field] != stream.config[field]:
                         raise _error(f"stream configuration update can not change {words}", 10052)
@@ -192,7 +194,8 @@ def _consumer_request(stream: _Stream, verb: str, name: str, request: Config) ->
             return {"consumers": infos, "total": len(infos)}
         case "CREATE":
             wanted = {**CONSUMER_DEFAULTS, **request["config"]}
-            before, action = stream.consumers.get(name), request.get("action", "")
+            before = stream.consumers.get(name)
+            action = request.get("action", "")
             if before is None and action == "update":
                 raise _error("consumer does not exist", 10149)
             if before is not None and action == "create" and before != wanted:

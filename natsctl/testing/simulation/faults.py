@@ -168,7 +168,8 @@ class Faults:
     def _drawn(self, call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
         if not types or len(self.happened) >= self._faults_max:
             return None
-        store, source = call.target.partition("/")[0], "faults"
+        store, _, _ = call.target.partition("/")
+        source = "faults"
         if self._storm:
             source = f"watch/{store}" if types is EVENT_FAULTS else store
         rate, drawable = self._drawable.get((source, id(types))) or self._draw(source, types)

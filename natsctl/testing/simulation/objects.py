@@ -129,7 +129,9 @@ def _desired(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired
 
 async def put(stores: MemoryStores, wanted: Desired) -> None:
     """Store the desired state; wait until an object that is marked deleted is gone."""
-    store, kind, polls = store_of(stores, wanted.kind), wanted.kind, 0
+    kind = wanted.kind
+    store = store_of(stores, kind)
+    polls = 0
     while True:
         try:
             current = await store.get(wanted.key)

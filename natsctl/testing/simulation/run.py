@@ -332,7 +332,8 @@ class Run:
             requested = [s for life in self._group.working for s in life.requested_s(keys)]
             if not requested or quiet_s > QUIET_S:
                 return
-            before, wait_s = self._network.writes_count, min(max(requested), POLL_S_MAX) + 0.01
+            before = self._network.writes_count
+            wait_s = min(max(requested), POLL_S_MAX) + 0.01
             await asyncio.sleep(wait_s)
             quiet_s = quiet_s + wait_s if self._network.writes_count == before else 0.0
 
@@ -365,7 +366,8 @@ class Run:
         }
         keys = {key for kind in self._subject.primaries for key in self._keys(kind)}
         made = len(keys) - len(final_state(step for step, _ in self._steps))
-        detail, difference = "keys are synced again and again", None
+        detail = "keys are synced again and again"
+        difference = None
         if made > MADE_MAX:
             difference = StateDifference.GROWS
             detail = f"syncs made {made:,} primaries, and make more"
@@ -401,7 +403,8 @@ class Run:
                 await remove(self._stores, kind, key)
         if not self._subject.cleans:
             return
-        clock, kept = asyncio.get_running_loop().time, self._checks.kept
+        kept = self._checks.kept
+        clock = asyncio.get_running_loop().time
         deadline = clock() + CLEAN_S
         while True:
             await self._settle()
