@@ -5,11 +5,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from natsctl.core.sync import running
 from natsctl.telemetry.logger import get_logger
+
+if TYPE_CHECKING:  # importing it takes a sixth of a second
+    from natsctl.core.sync import Sync
 
 log = get_logger(__name__)
 
@@ -85,13 +88,13 @@ class StopLimit:
     """Exits with status 1 if a stop takes over `MORE_S` longer than *stop_timeout_s*.
 
     Some handlers can't be stopped: a handler that ignores its cancellation, waits for a thread, or
-    blocks the event loop. So a thread watches the limit. Before it exits, it logs each call in
-    progress with its key and its stack. The lease or the member record of the process then expires,
-    because the work may continue until the process has ended.
+    blocks the event loop. So a thread watches the limit. Before it exits, it logs each of the
+    *calls* that are in progress then, with its key and its stack. The lease or the member record of
+    the process then expires, because the work may continue until the process has ended.
     """
 
-    def __init__(self, stop_timeout_s: float) -> None:
-        self._limit_s = stop_timeout_s + MORE_S
+    def __init__(self, stop_timeout_s: float, calls: "Iterable[Sync]") -> None:
+        self._limit_s, self._calls = stop_timeout_s + MORE_S, calls
         self._timer: threading.Timer | None = None
 
     def start(self) -> None:
@@ -104,7 +107,7 @@ class StopLimit:
 
     def _end_process(self) -> None:
         try:
-            for sync in list(running):
+            for sync in list(self._calls):
                 log.error("call has not ended", call=str(sync), stack=sync.stack())
             log.critical(
                 "exiting because the stop took too long",
