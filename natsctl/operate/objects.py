@@ -235,12 +235,14 @@ def desired(document: Document, *, restorable: bool = False) -> Document:
 def restored_document(earlier: Document, current: Document | None) -> Document:
     """Return an earlier revision with the reserved annotations of *current*.
 
-    It states the version that it was stored as; null if it stated none.
+    It states the version that it was stored as, and not that of *current* if it stated none.
     """
     new = desired(earlier, restorable=True)
     version = annotations_of(earlier).get(STORED_VERSION)
-    stated = {**annotations_of(new), STORED_VERSION: version}
-    return with_reserved(documents.with_annotations(new, stated), current)
+    if version is not None or STORED_VERSION in annotations_of(current or {}):
+        stated = {**annotations_of(new), STORED_VERSION: version}
+        new = documents.with_annotations(new, stated)
+    return with_reserved(new, current)
 
 
 def with_reserved(new: Document, current: Document | None) -> Document:
