@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from natsctl.errors import UsageError
+from natsctl.model.documents import same
 from natsctl.model.store import planned_revision
 
 
@@ -138,7 +139,7 @@ def differences(
 def _compared(
     path: Path, before: object, after: object, merge_keys: MergeKeys
 ) -> Iterator[Difference]:
-    if before == after and type(before) is type(after):
+    if same(before, after):
         return
     old_fields, new_fields = _fields(before), _fields(after)
     if old_fields is not None and new_fields is not None and (old_fields or new_fields):

@@ -11,7 +11,7 @@ import msgspec
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket import Message
 from natsctl.model import documents, exact_json
-from natsctl.model.documents import Document, annotations_of
+from natsctl.model.documents import Document, annotations_of, same
 from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED, STORED_VERSION, is_bookkeeping, is_reserved
@@ -260,7 +260,7 @@ def with_reserved(new: Document, current: Document | None) -> Document:
 
 def desires_the_same(first_value: bytes, second_value: bytes) -> bool:
     """Return whether two values differ only in status and bookkeeping."""
-    return _desired_in(first_value) == _desired_in(second_value)
+    return same(_desired_in(first_value), _desired_in(second_value))
 
 
 def desired_changes(messages: list[Message]) -> list[tuple[Message, str]]:
@@ -273,7 +273,7 @@ def desired_changes(messages: list[Message]) -> list[tuple[Message, str]]:
     previous: object = None
     for message in messages:
         current = None if message.marker else _desired_in(message.value)
-        if not changes or current != previous:
+        if not changes or not same(current, previous):
             exist = previous is not None and current is not None
             changes.append((message, ", ".join(_changed(previous, current)) if exist else ""))
         previous = current
