@@ -9,9 +9,11 @@ import pytest
 from natsctl import Change, Controller, UsageError, kv, primary, secondary, tertiary
 from natsctl.testing import running
 from tests.support.controllers.app_controller import (
+    PARTS,
     Apps,
     Part,
     PartSpec,
+    SlowStores,
     app_client,
     document,
     edit,
@@ -19,6 +21,7 @@ from tests.support.controllers.app_controller import (
 )
 
 A_SECOND = 1.0
+OWNER_KEY = "natsctl.io/owner-key"
 
 
 async def test_a_primary_gets_its_secondaries_a_status_and_an_event() -> None:
@@ -153,6 +156,35 @@ async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
         assert (await document(client.parts, "old.main"))["metadata"]["labels"][
             "natsctl.io/owner-key"
         ] == "old"
+
+
+async def test_a_secondary_that_got_another_owner_unseen_is_not_overwritten() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        client = app_client(harness)
+        await client.app("shop", "old")
+        await client.app("bar")
+        await harness.run_until_idle()
+        with stores.store(PARTS).held_up():
+            for names in ("labels", "annotations"):
+                await edit(client.parts, "shop.main", "metadata", names, OWNER_KEY, to="bar")
+            await client.app("shop", "new")
+            await asyncio.sleep(A_SECOND)
+            assert (await client.texts())["shop.main"] == "old"
+            assert "shop" in harness.runtime.status().failing
+
+
+async def test_a_secondary_that_changed_unseen_is_deleted_at_once() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        client = app_client(harness)
+        await client.app("shop")
+        await harness.run_until_idle()
+        with stores.store(PARTS).held_up():
+            await edit(client.parts, "shop.main", "spec", "text", to="edited")
+            await client.app("shop", parts=())
+            await asyncio.sleep(A_SECOND)
+            assert client.part_keys == []
 
 
 async def test_an_object_without_an_owner_is_not_adopted() -> None:
