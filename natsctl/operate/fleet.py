@@ -1,6 +1,7 @@
 """One operator's client of the daemons and buckets of a NATS system."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -161,18 +162,18 @@ class Fleet:
     async def _by_controller(
         self, names: Sequence[Name], named: str | None, failed: list[NatsctlError]
     ) -> dict[str, list[str]]:
-        """Return the keys by controller, without names none of the controller."""
+        """Return the keys by controller, each once; without names none of the controller."""
         if not names:
             return {(await self.daemons()).controller(named): []}
-        by_controller: dict[str, list[str]] = {}
+        by_controller = defaultdict[str, dict[str, None]](dict)
         for name in names:
             try:
                 chosen = await self.controller_with(name, named)
             except NotFoundError as error:
                 failed.append(error)
             else:
-                by_controller.setdefault(chosen, []).append(name.key)
-        return by_controller
+                by_controller[chosen][name.key] = None
+        return {chosen: list(keys) for chosen, keys in by_controller.items()}
 
     # ---- what is known
 
@@ -254,14 +255,18 @@ class Fleet:
     # ---- choosing keys
 
     async def failing(self, controller: str | None = None) -> list[Name]:
-        """Return the failing keys that statuses name, of all controllers or one."""
+        """Return the failing keys that statuses name, of all controllers or one.
+
+        A key that several places of a controller may have is named by each of them.
+        """
         found = (await self.statuses(controller)).controllers
         names = [
-            Name(report.row.sources[0].bucket or report.row.sources[0].kind, key)
+            Name(place.bucket or place.kind, key)
             for report in found
-            if report.row.sources
             for status in report.working
             for key in status.failing
+            for place in report.row.sources
+            if matches(place.keys, key)
         ]
         return list(dict.fromkeys(names))
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.core.coordination.shares import Participation
+from natsctl.daemon.client import Daemons
 from natsctl.daemon.messages import (
     ORPHANS_MAX,
     OWNED_MAX,
@@ -35,7 +37,10 @@ from natsctl.daemon.service import KEYS_MAX, ControllerEndpoints
 from natsctl.errors import PermanentError, UsageError
 from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.plans import Removed
-from natsctl.model.reports import Branch
+from natsctl.model.reports import Branch, PrimarySource
+from natsctl.operate.fleet import Fleet, Statuses
+from natsctl.operate.objects import Name
+from natsctl.operate.statuses import combined
 from natsctl.slices import ITEMS_MAX
 from natsctl.telemetry.hiding import Hider, Secrets
 from natsctl.testing import running
@@ -267,3 +272,45 @@ async def test_explain_and_tree_fit_into_a_message_for_a_primary_with_6000_secon
         assert len(top.branches) + top.more == 6_001
         assert top.more > 0
         assert len(msgspec.json.encode(top)) <= PAYLOAD_MAX
+
+
+PROCESS = DaemonProcess(id="1", host="h", pid=1, version="", started="")
+
+
+class FailingFleet(Fleet):
+    """A fleet of one controller, whose keys a and b fail."""
+
+    def __init__(self, *sources: PrimarySource) -> None:
+        super().__init__(AsyncMock(Connection))
+        self.sources = list(sources)
+        self.found = AsyncMock(Daemons)
+        self.found.resync.return_value = [Queuing(controller="shops", daemon=PROCESS, queued=2)]
+
+    async def statuses(self, name: str | None = None) -> Statuses:
+        status = ControllerStatus(
+            controller="shops",
+            daemon=PROCESS,
+            sources=self.sources,
+            failing={"edge.a": "no disk", "core.b": "no disk"},
+            state="syncing",
+        )
+        return Statuses([combined("shops", [status])])
+
+    async def daemons(self) -> Daemons:
+        return self.found
+
+    async def controller_with(self, name: Name, named: str | None = None) -> str:
+        return "shops"
+
+
+async def test_a_failing_key_is_named_by_the_place_that_may_have_it() -> None:
+    fleet = FailingFleet(PrimarySource("sites", "edge.*"), PrimarySource("shops", "core.*"))
+    assert await fleet.failing() == [Name("sites", "edge.a"), Name("shops", "core.b")]
+
+
+async def test_a_failing_key_that_two_places_may_have_is_named_by_both_and_asked_for_once() -> None:
+    fleet = FailingFleet(PrimarySource("sites", "edge.*"), PrimarySource("shops"))
+    names = await fleet.failing()
+    assert names == [Name("sites", "edge.a"), Name("shops", "edge.a"), Name("shops", "core.b")]
+    await fleet.resync(names)
+    fleet.found.resync.assert_awaited_once_with("shops", ["edge.a", "core.b"])
