@@ -8,13 +8,13 @@ from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.run import Checks, Schedule
 from natsctl.testing.simulation.script import Act, Put, Remove, Step, StepAction, StepPause
 from natsctl.testing.simulation.simulate import Simulation
-from natsctl.testing.simulation.subject import subject_of
+from natsctl.testing.simulation.subject import ControllerClass, subject_of
+from tests.support.controllers.careful import ManagedShops
 from tests.support.controllers.faulty import (
     CONFIGS,
     DOCUMENTS,
     SHOPS,
     DoneAfterDoing,
-    MakesParts,
     ReadsConfig,
 )
 
@@ -26,7 +26,7 @@ def put(key: str, image: str, pause: StepPause = StepPause.IDLE) -> Put:
 class Found(msgspec.Struct, frozen=True):
     script: tuple[Step, ...]
     faults: tuple[Fault, ...]
-    controller: type[MakesParts] = DoneAfterDoing
+    controller: ControllerClass = DoneAfterDoing
     seed: int | None = None  # decides how long calls take; by default they take no time
 
 
@@ -62,11 +62,21 @@ RESYNC_AFTER_A_JUMP = Found(
     seed=9004548,
 )
 
+PUT_DURING_A_STOP = Found(  # a process that stops isn't idle, although its queue is empty
+    (
+        Act(StepAction.STOP, pause=StepPause.IDLE),
+        Remove(SHOPS, "c", pause=StepPause.IDLE),
+        put("a", "one", StepPause.NONE),
+    ),
+    (),
+    ManagedShops,
+)
+
 
 @pytest.mark.parametrize(
     "found",
-    [RESTORED_SPEC, UNSAVED_RECORD, RESYNC_AFTER_A_JUMP],
-    ids=["spec", "record", "resync"],
+    [RESTORED_SPEC, UNSAVED_RECORD, RESYNC_AFTER_A_JUMP, PUT_DURING_A_STOP],
+    ids=["spec", "record", "resync", "stop"],
 )
 def test_a_bug_that_was_found_before_stays_corrected(found: Found) -> None:
     schedule = Schedule(found.seed or 0, found.script, found.faults, hurried=found.seed is None)

@@ -77,9 +77,13 @@ class ProcessLife(Life):
 
     @property
     def idle(self) -> bool:
-        """True if no work is left, apart from work at a requested time."""
+        """True if no work is left, apart from work at a requested time.
+
+        A process that stops isn't idle: its next life still has to see what came meanwhile.
+        """
         if self.hosted is not None:
-            return self.hosted.idle and self.hosted.host.failure is None
+            host = self.hosted.host
+            return host.idle and host.failure is None and not host.stopping
         return (
             self.program is not None
             and self.program.synced.is_set()
