@@ -26,7 +26,6 @@ from natsctl.cli.terminal import progress_bar, write_line, write_notice, write_t
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots import only_primary
 from natsctl.core.plan.stores import Planned, planned
-from natsctl.core.sync import current_key
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.operator import CONTROLLER_NAME, Guest
 from natsctl.daemon.plan import MadePlan, make_plan
@@ -191,10 +190,7 @@ async def plan_here(
 ) -> MadePlan:
     """Plan in this process, over what is stored, or over the writes that *after* has planned."""
     async with cluster_for([controller], stores.cluster) as kube, connect(stores.nats) as nats:
-        if after is None:
-            over = planned(nats=nats, kube=kube, key_of=current_key)
-        else:
-            over = after.of_another(current_key, cluster=kube)
+        over = planned(nats=nats, kube=kube) if after is None else after.of_another(cluster=kube)
         with progress_bar("planning", 0) as bar:
             made = await make_plan(
                 controller,

@@ -209,7 +209,7 @@ async def writing(
             return
         from natsctl.core.plan.stores import planned  # noqa: PLC0415 - only for a dry run
 
-        plan = planned(nats=nats, kube=None, key_of=lambda: "")
+        plan = planned(nats=nats, kube=None)
         target = Writing(nats.connection, output, plan)
         yield target
         if controller is None:

@@ -394,12 +394,6 @@ class Calls:
         return delay_of(await self.call(key, function), self._handler)
 
 
-def current_key() -> str:
-    """Return the key that is being synced, as text; empty outside of a sync."""
-    sync = current_sync.get()
-    return "" if sync is None else sync.key
-
-
 async def blocking(function: Callable[..., T], *args: Any, safe: bool = False) -> T:
     """Run a function that blocks in a thread, and return or raise its result.
 

@@ -14,7 +14,7 @@ from natsctl.core.coordination.term import TermGuard
 from natsctl.core.environment import enter
 from natsctl.core.hosted import Hosted
 from natsctl.core.plan.stores import Planned, planned
-from natsctl.core.sync import current_key, report_stuck
+from natsctl.core.sync import report_stuck
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.managed import ManagedController
@@ -98,7 +98,7 @@ class Operator:
         self._nats, self._kube = nats, kube
         self._planned: Planned | None = None
         if dry_run and nats is not None:
-            self._planned = planned(nats=nats, kube=kube, key_of=current_key, continuous=True)
+            self._planned = planned(nats=nats, kube=kube, continuous=True)
         self._plans: dict[str, Planned] = {}  # by controller
         self._participate = participate
         self._on_stop = on_stop
@@ -187,7 +187,7 @@ class Operator:
         """Return the controller's stores, which reject its writes outside of a term."""
         nats, kube, name = self._nats, self._kube, controller.name
         if self._planned is not None:
-            plan = self._plans[name] = self._planned.of_another(current_key)
+            plan = self._plans[name] = self._planned.of_another()
             return plan.nats, plan.kube
         if self._participate is None:
             return nats, kube

@@ -21,7 +21,6 @@ from natsctl.core.plan.record import PlannedChange
 from natsctl.core.plan.stores import Planned, planned
 from natsctl.core.readers import Primary
 from natsctl.core.reports import invalid_of
-from natsctl.core.sync import current_key
 from natsctl.core.tape import place_of
 from natsctl.core.task_group import for_each
 from natsctl.daemon.loader import make
@@ -167,7 +166,7 @@ async def plan(
     Raises `UsageError` if the controller can't run or can't be planned, and the error of a store
     that can't be read.
     """
-    stores = planned(nats=nats, kube=kube, key_of=current_key)
+    stores = planned(nats=nats, kube=kube)
     made_plan = await make_plan(
         controller, stores=stores, keys=keys, owner_names=owner_names, progress=progress
     )

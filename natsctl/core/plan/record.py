@@ -25,7 +25,7 @@ from natsctl.model.plans import (
     differences,
 )
 from natsctl.telemetry.hiding import MASK, error_text, hidden
-from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.logger import current, get_logger
 
 log = get_logger(__name__)
 
@@ -89,20 +89,18 @@ class PlanRecord:
     """The writes and the results of the syncs of one controller in a plan.
 
     Args:
-        key_of: returns the key of the sync that runs now, as text; empty outside of a sync.
         continuous: whether the plan goes on until it is stopped. Sync loops then retry failed keys,
             every planned write is logged, and the oldest keys are dropped above `KEYS_MAX`.
             Otherwise `to_retry` decides about retries.
     """
 
-    def __init__(self, key_of: Callable[[], str], *, continuous: bool = False) -> None:
+    def __init__(self, *, continuous: bool = False) -> None:
         self.continuous = continuous
         self.syncs = 0
         self.version = 0  # grows with every write
         self.counts: Counter[tuple[str, str]] = Counter()  # planned writes, by effect and kind
         self.primaries = ""  # the bucket or the kind of the primaries, if syncs may make some
         self._made = 0  # primaries that syncs made
-        self._key_of = key_of
         self._keys: dict[str, _KeyRecord] = {}  # that wrote, failed, or ask to come back
         self._quiet: set[str] = set()  # keys without any of that
         self._writers: dict[_Place, str] = {}  # the key that wrote an object last
@@ -120,7 +118,7 @@ class PlanRecord:
         others = max(0, self.keys_seen - self._made)
         if place == self.primaries and self._made > GROWTH_MAX * (others + GROWTH_MAX):
             raise PlanningError(f"primaries make primaries: the plan follows {self._made} of them")
-        sync_key = self._key_of()
+        sync_key = _syncing()
         last = self._writers.get((place, key), sync_key)
         self._writers[place, key] = sync_key
         if last == sync_key:
@@ -138,7 +136,7 @@ class PlanRecord:
         """Record that the present sync changed an object of the bucket or the kind *place*."""
         self.version += 1
         self._made += place == self.primaries and before is None
-        sync_key = self._key_of()
+        sync_key = _syncing()
         writes = self._record(sync_key).writes
         known = writes.pop((place, key), None)
         first = before if known is None else known.before
@@ -153,7 +151,7 @@ class PlanRecord:
 
         *differs* says what the change is about.
         """
-        sync_key = self._key_of()
+        sync_key = _syncing()
         action = Action(
             action="external", kind=kind.name, key=key, call=call, differs=differs or UNSET
         )
@@ -261,6 +259,12 @@ class PlanRecord:
             if self.continuous and len(self._keys) > KEYS_MAX:
                 del self._keys[next(iter(self._keys))]
         return record
+
+
+def _syncing() -> str:
+    """Return the key that is being synced; empty outside of a sync."""
+    sync: Any = current.get()  # only syncs are in it
+    return "" if sync is None else sync.key
 
 
 _reason: ContextVar[str | UnsetType] = ContextVar("reason", default=UNSET)

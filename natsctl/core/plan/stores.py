@@ -7,7 +7,7 @@ and whatever runs over them needs no second way. The planned states of a bucket 
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -39,14 +39,10 @@ from natsctl.model.store import (
     UNGUARDED,
     Applied,
     Deleted,
-    Discovers,
     Guarded,
-    JetStream,
     Listed,
     Listing,
     ManifestStores,
-    Requester,
-    ResourceType,
     Sequenced,
     Store,
     Stored,
@@ -511,10 +507,16 @@ class PlanningStores(Guarded):
     """
 
     forgets = True  # no record of failing keys
+    api: Any
+    request: Any
+    resource: Any
 
     def __init__(self, stores: Stores, record: PlanRecord, revisions: Iterator[int]) -> None:
         self.missing: set[str] = set()  # the opened buckets that do not exist
         self._stores: Any = stores.guarded(DRY_RUN)
+        for name in ("api", "request", "resource"):  # a system has some of them
+            if hasattr(stores, name):
+                setattr(self, name, getattr(self._stores, name))
         self._record, self._revisions = record, revisions
         self._overlays: dict[str, Overlay] = {}
 
@@ -565,23 +567,6 @@ class PlanningStores(Guarded):
             self.missing.discard(kind.bucket)
         return store
 
-    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        if not isinstance(self._stores, JetStream):
-            raise StoreMissingError("these stores have no JetStream API")
-        return await self._stores.api(endpoint, body)
-
-    async def request(
-        self, subject: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
-    ) -> bytes:
-        if not isinstance(self._stores, Requester):
-            raise StoreError("these stores carry no requests")
-        return await self._stores.request(subject, body, headers=headers, timeout_s=timeout_s)
-
-    async def resource(self, api_version: str, kind: str) -> ResourceType:
-        if not isinstance(self._stores, Discovers):
-            raise StoreMissingError("this cluster cannot look kinds up")
-        return await self._stores.resource(api_version, kind)
-
 
 class Planned(msgspec.Struct, frozen=True):
     """The stores of a plan, and the record of the writes of one controller."""
@@ -594,32 +579,24 @@ class Planned(msgspec.Struct, frozen=True):
     def settled(self) -> bool:
         return self.nats.settled and (self.kube is None or self.kube.settled)
 
-    def of_another(
-        self, key_of: Callable[[], str], *, cluster: ManifestStores | None = None
-    ) -> "Planned":
+    def of_another(self, *, cluster: ManifestStores | None = None) -> "Planned":
         """Return the same planned states with a record for another controller.
 
         *cluster* is the cluster of the other controller if this plan has none.
         """
-        record = PlanRecord(key_of, continuous=self.record.continuous)
+        record = PlanRecord(continuous=self.record.continuous)
         kube = None if self.kube is None else self.kube.recorded(record)
         if kube is None and cluster is not None:
             kube = PlanningStores(cluster, record, count(FIRST_PLANNED + 1))
         return Planned(record, self.nats.recorded(record), kube)
 
 
-def planned(
-    *,
-    nats: Stores,
-    kube: ManifestStores | None,
-    key_of: Callable[[], str],
-    continuous: bool = False,
-) -> Planned:
+def planned(*, nats: Stores, kube: ManifestStores | None, continuous: bool = False) -> Planned:
     """Return stores over *nats* and *kube* whose writes are recorded and not stored.
 
-    *key_of* returns the key of the present sync. See `PlanRecord` about *continuous* plans.
+    See `PlanRecord` about *continuous* plans.
     """
-    record, revisions = PlanRecord(key_of, continuous=continuous), count(FIRST_PLANNED + 1)
+    record, revisions = PlanRecord(continuous=continuous), count(FIRST_PLANNED + 1)
     return Planned(
         record,
         PlanningStores(nats, record, revisions),

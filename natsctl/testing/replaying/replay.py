@@ -25,7 +25,6 @@ from natsctl.core.plan.record import PlanRecord
 from natsctl.core.readers import Primary
 from natsctl.core.record.document import RecordedOutcome, Recording, read_recording
 from natsctl.core.record.recordings import Recordings, frames_of, traceback_text
-from natsctl.core.sync import current_key
 from natsctl.core.tape import EXTERNAL, OutsideStep, RecordedError, StoreStep
 from natsctl.errors import DECODE_ERRORS, NotRecordedError, UsageError
 from natsctl.managed.controller import ManagedController
@@ -147,7 +146,7 @@ def replay_recording(recorded: Recording, controller: type[object]) -> ReplayedS
 async def _replayed(tape: ReplayTape, controller: type[object]) -> ReplayedSync:
     """Call the handler once, and compare the result with the recording."""
     after_s, error = None, None
-    plan = PlanRecord(current_key) if tape.recording.planning else None
+    plan = PlanRecord() if tape.recording.planning else None
     try:
         with within(recordings=Recordings(0, tape=lambda: tape)):
             async with _opened(controller, tape) as handle:

@@ -102,7 +102,7 @@ class PlanningBackend:
 
     def __init__(self) -> None:
         self._below = MemoryStores()
-        self.stores = planned(nats=self._below, kube=None, key_of=lambda: "").nats
+        self.stores = planned(nats=self._below, kube=None).nats
 
     def kind(self) -> Kind[Note]:
         return natsctl.kv(Note, bucket="notes")
