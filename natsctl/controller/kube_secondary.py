@@ -352,8 +352,9 @@ class KubeSecondary(Owned[T]):
 
         Raises `InvalidObjectError` if the slot does not select it: its object would never be seen.
         """
-        names, mark = self.owners.names, self.owners.mark
-        labels, annotations = names.labels(owner), {**names.annotations(owner), **mark.annotations}
+        names, installation = self.owners.names, self.owners.installation
+        labels = names.labels(owner)
+        annotations = {**names.annotations(owner), names.installation: installation.id}
         document = self._kube_kind.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
         document = documents.with_labels(document, labels, annotations)
         given = documents.metadata_of(document)["labels"]

@@ -34,7 +34,7 @@ from natsctl.core.backends import Backends
 from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.host import Host
 from natsctl.core.informer import Informer
-from natsctl.core.installation import InstallationAnnotation, installation
+from natsctl.core.installation import installation
 from natsctl.core.loop import KeyLoop, skips_invalid
 from natsctl.core.plan.record import because
 from natsctl.core.readers import CacheReader, Primary, Tertiary
@@ -136,8 +136,7 @@ class OpenController:
         role = MirroredPrimary if mirrored else Primary
         loop.primary = primary = role(informer, self._writes, self._backends.open, loop.queue)
         self._primary, self._table = primary, informer.table
-        mark = InstallationAnnotation(names.installation, self.installation)
-        self._owners = Owners(names, mark, informer.table)
+        self._owners = Owners(names, self.installation, informer.table)
         for each in slots(cls):
             is_primary = each.role is Primary
             self.readers[each.name] = primary if is_primary else await self._open_slot(each)

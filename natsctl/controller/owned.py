@@ -9,7 +9,7 @@ import msgspec
 from natsctl.controller.owners import Owner, OwnerNames
 from natsctl.core.compare_and_set import Rewritten, Written, read, rewrite
 from natsctl.core.informer import Informer
-from natsctl.core.installation import InstallationAnnotation
+from natsctl.core.installation import Installation
 from natsctl.core.readers import CacheReader, Primary
 from natsctl.core.sync import current_sync
 from natsctl.core.table import Table, is_read
@@ -49,18 +49,20 @@ class Owners:
     """Which of the *primaries* of this installation an object names as its owner."""
 
     def __init__(
-        self, names: OwnerNames, mark: InstallationAnnotation, primaries: Table[Any]
+        self, names: OwnerNames, installation: Installation, primaries: Table[Any]
     ) -> None:
-        self.names, self.mark, self.primaries = names, mark, primaries
+        self.names, self.installation, self.primaries = names, installation, primaries
         self.kind = primaries.kind.name  # as owner labels name it
 
     def foreign(self, kind: Kind[Any], metadata: Metadata) -> str:
         """Return the other installation that the object belongs to; empty if there is none."""
-        return self.mark.foreign(metadata) if isinstance(kind, KubeKind) else ""
+        own = ("", self.installation.id, *self.installation.adopted)
+        named = metadata.annotations.get(self.names.installation, "")
+        return named if isinstance(kind, KubeKind) and named not in own else ""
 
     def named(self, kind: Kind[Any], metadata: Metadata) -> Owner | None:
         """Return the owner that the object names; in a cluster, only with an installation."""
-        if isinstance(kind, KubeKind) and not self.mark.on(metadata):
+        if isinstance(kind, KubeKind) and not metadata.annotations.get(self.names.installation):
             return None
         return self.names.owner(metadata)
 

@@ -17,7 +17,6 @@ import msgspec
 from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, PermissionDeniedError, StoreTimeoutError, UsageError
 from natsctl.model.kinds import KvKind, kv
-from natsctl.model.objects import Metadata
 from natsctl.model.store import Store, Stores
 from natsctl.telemetry.logger import get_logger
 
@@ -36,32 +35,6 @@ class Installation(msgspec.Struct, frozen=True):
 
     id: str
     adopted: tuple[str, ...] = ()
-
-    def includes(self, installation_id: str) -> bool:
-        """Return whether objects with this id belong to this installation."""
-        return installation_id == self.id or installation_id in self.adopted
-
-
-class InstallationAnnotation(msgspec.Struct, frozen=True):
-    """The annotation that assigns an object in a cluster to an installation."""
-
-    annotation: str
-    installation: Installation
-
-    def on(self, metadata: Metadata) -> str:
-        """Return the id in the object's annotation; empty if it has none."""
-        return metadata.annotations.get(self.annotation, "")
-
-    def foreign(self, metadata: Metadata) -> str:
-        """Return the id of another installation to which the object belongs; empty if none."""
-        installation_id = self.on(metadata)
-        belongs = not installation_id or self.installation.includes(installation_id)
-        return "" if belongs else installation_id
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        """The annotations of an object of this installation."""
-        return {self.annotation: self.installation.id}
 
 
 INSTALLATION: KvKind[Installation] = kv(

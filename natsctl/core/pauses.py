@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from natsctl.core.environment import environment
-from natsctl.core.failing import FailingKeys
+from natsctl.core.history import FailingKeys
 from natsctl.core.informer import Informer
 from natsctl.core.quarantine import ClaimedKeys, Quarantine
 from natsctl.core.table import is_read
