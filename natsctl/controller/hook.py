@@ -259,21 +259,29 @@ class HookController(Controller):
         A child that can't be stored is a failure like every other one: the next answer may be
         right although the object is the same, so it's retried.
         """
-        reader = getattr(self, self._names[slot])
-        existing = reader.owned()
+        reader: Any = getattr(self, self._names[slot])
+        wanted = dict[str, Document]()
         for name, child in desired.items():
+            key, value = name, child
+            if isinstance(reader.kind, KubeKind):  # its manifest has the name and the namespace
+                namespace, _, own = name.rpartition("/")
+                place = {"namespace": namespace, "name": own} if namespace else {"name": own}
+                value = {**child, "metadata": {**documents.metadata_of(child), **place}}
+                key = reader.kind.key_of(value)
+            if key in wanted:
+                raise self._error(f"{slot} {key!r} occurs twice")
+            wanted[key] = value
+        existing = reader.owned()
+        for key, value in wanted.items():
             try:
                 if isinstance(reader, Secondary):
-                    await reader.apply(name, msgspec.convert(child, reader.kind.type))
-                else:  # the manifest has the name and the namespace of its key
-                    namespace, _, own = name.rpartition("/")
-                    metadata = {**documents.metadata_of(child), "name": own}
-                    place = {"namespace": namespace} if namespace else {}
-                    await reader.apply({**child, "metadata": {**metadata, **place}})
+                    await reader.apply(key, msgspec.convert(value, reader.kind.type))
+                else:
+                    await reader.apply(value)
             except (InvalidKeyError, InvalidObjectError, msgspec.ValidationError) as error:
-                raise self._error(f"{slot} {name!r}: {error}") from error
-        for name in existing.keys() - desired.keys():
-            await reader.delete(name)
+                raise self._error(f"{slot} {key!r}: {error}") from error
+        for key in existing.keys() - wanted.keys():
+            await reader.delete(key)
 
     async def _read(self, name: str) -> Document | None:
         slot = next((slot for slot in self._readable if name.startswith(f"{slot}/")), None)

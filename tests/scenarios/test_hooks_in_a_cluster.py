@@ -1,0 +1,59 @@
+"""A service's children in a cluster are known by the keys that the cluster gives them."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from natsctl import HookController, kube, primary, secondary, untyped
+from natsctl.testing import running
+
+
+class Service:
+    """Answers with children that it names as a person may."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.children: list[list[str]] = []
+
+    async def request(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> bytes:
+        assert (subject, timeout_s) == ("shops.sync", 10.0), headers
+        self.children.append(list(json.loads(body)["children"]["v1/ConfigMap"]))
+        children: dict[str, dict[str, object]] = {name: {"data": {}} for name in self.names}
+        return json.dumps({"children": {"v1/ConfigMap": children}}).encode()
+
+
+class Shops(HookController):
+    hook = "shops.sync"
+    shops = primary(untyped("shops"))
+    maps = secondary(kube("v1", "ConfigMap", namespace="shops"))
+
+
+@pytest.mark.parametrize("name", ["menu", "shops/menu"])
+async def test_a_child_named_without_the_namespace_of_its_slot_stays(name: str) -> None:
+    controller = Shops()
+    controller.requests = service = Service(name)
+    async with running(controller) as harness:
+        await harness.stores.store(Shops.shops.kind).create("shop", b'{"spec":{}}')
+        await harness.run_until_idle()
+        for _ in range(2):
+            harness.runtime.resync("shop")
+            await harness.run_until_idle()
+    assert service.children == [[], ["shops/menu"], ["shops/menu"]]
+
+
+async def test_one_child_under_two_names_is_a_failure_of_its_key() -> None:
+    controller = Shops()
+    controller.requests = Service("menu", "shops/menu")
+    async with running(controller) as harness:
+        await harness.stores.store(Shops.shops.kind).create("shop", b'{"spec":{}}')
+        await harness.run_for(1)
+        (error,) = harness.runtime.status().failing.values()
+        assert "v1/ConfigMap 'shops/menu' occurs twice" in error
