@@ -80,7 +80,7 @@ class Evidence:
         self._table, self._store = primary.table, primary.store
         self._bucket = f"the bucket of {primary.table.kind.name}"
         self._memory, self._key = memory, f"gc.{controller}"
-        self._reviewed: str | None = None  # the incarnation that was reviewed
+        self._reviewed: str | None = None  # the incarnation that was reviewed, "" if another came
         self._owners = 0  # the largest number of owners since none was missing
         self._revision = 0  # the revision at that time
         self._record: Stored | None = None  # as last read or written
@@ -121,18 +121,20 @@ class Evidence:
         self._record = await read(self._memory, self._key)
         stored, incarnation, reason = self._stored, self._table.incarnation, ""
         # the revision that the bucket has reached, asked for after the state was read
-        last = self._table.revision
+        shown = last = self._table.revision
         if isinstance(self._store, Sequenced):
             last = await self._store.last_revision()
             if stored is not None and stored.incarnation == self._incarnation:
                 await self._wait_until_shown(self._store, min(stored.revision, last))
         self._note_owners()
+        # whether the bucket was replaced, and the watch has yet to notice it
+        is_unseen = stored is not None and last < shown
         is_other = self._reviewed not in {None, incarnation}
         if stored is None:
             reason = f"nothing is remembered about {self._bucket}" if secondaries else ""
         elif stored.incarnation != self._incarnation:
             reason = f"{self._bucket} was recreated since it was last seen"
-        elif is_other:
+        elif is_other or is_unseen:
             reason = f"{self._bucket} was recreated or restored since it was last seen"
         elif last < stored.revision:
             reason = (
@@ -144,7 +146,7 @@ class Evidence:
         self.held = "" if stored is None else stored.held
         if reason:
             await self.hold(reason, revision=last, since=None if is_other else last)
-        self._reviewed = incarnation
+        self._reviewed = "" if is_unseen else incarnation
         if self._record is None:
             await self.save()
         return self.held
@@ -544,7 +546,7 @@ class GarbageCollector:
         """
         clock = asyncio.get_running_loop().time
         deadline, failures = clock() + BEGIN_S, 0
-        while not self.evidence.remembered:
+        while not (self.evidence.remembered or self.evidence.held):
             try:
                 await self.evidence.review(secondaries=self._owned() > 0)
             except StoreError as error:

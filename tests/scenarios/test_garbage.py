@@ -266,6 +266,17 @@ async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_re
         assert "recreated" in line
 
 
+async def test_a_bucket_recreated_before_its_watch_breaks_is_no_restored_copy() -> None:
+    async with running(Apps()) as harness:
+        client = await converged(harness, "shop", "bar")
+        await asyncio.sleep(GC_INTERVAL_S)
+        client.apps.recreate()  # and the plan asks the bucket before the controller lists it again
+        assert "was recreated or restored since it was last seen" in (await plan(harness)).refused
+        await asyncio.sleep(LONG)
+        assert client.parts.keys() == ["bar.main", "shop.main"]
+        assert "was recreated or restored since it was last seen" in (await plan(harness)).refused
+
+
 async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
