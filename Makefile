@@ -7,6 +7,9 @@ COMPILED := $(VENV)/.compiled
 PYTEST := $(BIN)/python -m pytest
 FAST := $(addprefix tests/,property scenarios contract architecture typing unit)
 MODELS := $(addprefix tests/,simulation model)
+# Each worker imports all modules that it's given, so it gets only those with tests that need servers.
+SERVERS := $(addprefix tests/,acceptance browser contract faults integration) \
+	$(shell grep -rl --include='*.py' 'mark\.server' tests/property tests/scenarios $(MODELS))
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -46,7 +49,7 @@ test-models: setup $(COMPILED)  ## simulate controllers, and visit the states of
 
 test-server: setup $(COMPILED)  ## run the tests that need servers; many of them wait
 	@$(BIN)/python -m compileall -q natsctl
-	$(PYTEST) -n 8 --dist loadgroup --flaky -m 'not long and server' tests --ignore tests/unit
+	$(PYTEST) -n 8 --dist loadgroup --flaky -m 'not long and server' $(SERVERS)
 
 LOWEST := build/lowest
 test-lowest:  ## run the fast tests with the oldest dependencies that pyproject.toml allows
