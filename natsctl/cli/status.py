@@ -156,13 +156,12 @@ def _cells(row: StatusRow) -> list[str]:
         counts = [None, None, None, *(counts[3:] if known else (None, None))]
         paused, contested = paused if known else NONE, None
     queued = None if row.queued is None else row.queued + (row.held or 0)
-    oldest_s, syncs = row.oldest_unanswered_s, row.activity
+    oldest_s = row.oldest_unanswered_s
     return [
         *(row.name, daemon, row.state, row.mode or NONE, *map(_text, counts), paused),
         *map(_text, (contested, queued, row.waiting)),
         NONE if oldest_s is None else duration(oldest_s),
-        *map(_text, (row.queued, row.held)),  # if it's wide
-        *((NONE, NONE) if syncs is None else (str(sum(syncs.syncs)), str(sum(syncs.failures)))),
+        *map(_text, (row.queued, row.held, row.syncs, row.failures)),  # if it's wide
     ]
 
 

@@ -41,7 +41,6 @@ NEEDED: Mapping[str, str] = {
     "key": "key",
     "diff": "key",
     "draft": "bucket key",
-    "traceback": "controller key",
     "manifest": "controller kind key",
     "recording": "controller key",
     "garbage": "controller",
@@ -74,7 +73,7 @@ class Console:
                 asked.controller, asked.bucket, asked.key, asked.from_, asked.to
             ),
             "draft": lambda asked: draft(connection, asked.bucket, check_key(asked.key)),
-            "traceback": lambda asked: views.traceback(asked.controller, asked.key),
+            "recording": lambda asked: views.recording(asked.controller, asked.key),
             "manifest": lambda asked: views.manifest(asked.controller, asked.kind, asked.key),
             "garbage": self._garbage,
         }
@@ -87,13 +86,6 @@ class Console:
             raise NotFoundError(f"the console has no answer {name}")
         _check(name, asked)
         return await self._answers[name](asked)
-
-    async def recording(self, parameters: Mapping[str, str]) -> tuple[str, bytes]:
-        asked = _question(parameters)
-        _check("recording", asked)
-        text = await self._views.recording(asked.controller, asked.key)
-        name = f"{asked.controller}-{asked.key.replace('/', '-')}.json"
-        return name, msgspec.json.format(text, indent=1) + b"\n"
 
     async def live(
         self, parameters: Mapping[str, str]

@@ -172,13 +172,9 @@ class _Site:
                 _send_problem(request, failed)
 
     def _answer(self, request: HttpRequest, path: list[str], query: Mapping[str, str]) -> None:
-        headers = {}
         match request.command, path:
             case "GET", ["live"]:
                 return self._send_notices(request, query)
-            case "GET", ["recording"]:
-                name, body = self._result(request, self._console.recording(query))
-                headers["Content-Disposition"] = f'attachment; filename="{name}"'
             case "GET", [question]:
                 body = encoded(self._result(request, self._console.answer(question, query)))
             case "POST", ["actions", action]:
@@ -191,7 +187,7 @@ class _Site:
                 body = encoded(self._result(request, self._console.act(action, given)))
             case _:
                 raise NotFoundError(f"the console has no answer {request.path}")
-        return request.send(HTTPStatus.OK, body, JSON, headers)
+        return request.send(HTTPStatus.OK, body, JSON)
 
     def _result(self, request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
         async def limited() -> T:

@@ -1,6 +1,8 @@
 """Answers for the view of one key: the reasons of its state, its objects and its revisions."""
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -55,6 +57,7 @@ from natsctl.operate.statuses import (
 from natsctl.telemetry.hiding import MASK
 
 FAULTS_MAX = 20
+_NOT_ASCII = re.compile("[^\x00-\x7f]+")
 _objects = Kind(Object, "object")
 
 
@@ -276,13 +279,12 @@ class KeyViews:
             raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
         return replace(view, controller=controller, explain=[*explanations] or None)
 
-    async def recording(self, controller: str, key: str) -> bytes:
+    async def recording(self, controller: str, key: str) -> Fields:
+        """Return the last recording, as JSON in which `encoded` finds nothing to escape."""
         daemons = await self._fleet.daemons()
-        return await daemons.recording(controller, check_key(key))
-
-    async def traceback(self, controller: str, key: str) -> Fields:
-        recording = msgspec.json.decode(await self.recording(controller, key))
-        return answer(text=recording.get("outcome", {}).get("traceback", ""))
+        text = await daemons.recording(controller, check_key(key))
+        lines = msgspec.json.format(text, indent=1).decode() + "\n"
+        return answer(text=_NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], lines))
 
     async def manifest(self, controller: str, kind: str, key: str) -> Fields:
         daemons = await self._fleet.daemons()

@@ -1,6 +1,6 @@
 """The verbs that a daemon answers over NATS, and the JSON messages of its answers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from heapq import nsmallest
 from typing import Any, TypeVar
@@ -17,14 +17,13 @@ from natsctl.telemetry.hiding import enumerated, shortened
 NAME = "natsctl"
 API = "natsctl.api"
 STOP = "-"  # the first word of a request that ends the recording of keys
-INTERVAL_S = 15.0
-INTERVALS = 60
 SHOWN_MAX = 100  # keys that a status names of each list; it counts all of them
 OWNED_MAX = 1_000  # owned objects that an explanation names of each kind
 ORPHANS_MAX = 1_000
 TEXT_MAX = 500  # characters of the reason for one key among many
 DAEMONS_SHOWN = 5
 ADVICE = "run all its daemons with --leader-elect, or all with --shard"
+ONE_NAME = "set another `name` on one of them"
 ONE_CLUSTER = "give all its daemons the same kubeconfig, or the controllers different names"
 
 
@@ -81,21 +80,8 @@ class Mode(StrEnum):
     DRY_RUN = "dry-run"
     UNKNOWN = ""
 
-    @property
-    def option(self) -> str:
-        return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
-
-class Activity(msgspec.Struct, frozen=True):
-    """The syncs and failed syncs of each interval, the oldest first.
-
-    The last interval isn't over yet. There are fewer than `INTERVALS` if the daemon started less
-    than 15 minutes ago.
-    """
-
-    syncs: list[int]
-    failures: list[int]
-    interval_s: float = INTERVAL_S
+_MODES = {"leader": Mode.ELECTED.value, "standby": Mode.ELECTED.value}
 
 
 class DaemonProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,10 +113,10 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             since when, `shard` while it joins, or `dry-run`; empty if the daemon has version 0.1.
         draining: how many of its shares it gives up when their syncs have ended, since
             `draining_s` seconds.
+        owner: the kind of its primaries, which tells two controllers of one name apart.
         cluster: the identity of the controller's Kubernetes cluster; empty without one, or if it
             isn't known.
         trouble: why the daemon doesn't take part in the election or in the sharding.
-        activity: the syncs of the last 15 minutes; None from an older daemon.
     """
 
     daemon: DaemonProcess
@@ -144,9 +130,9 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     shares: int = 0
     draining: int = 0
     draining_s: float = 0.0
+    owner: str = ""
     cluster: str = ""
     trouble: str = ""
-    activity: Activity | None = None
 
     @classmethod
     def of(cls, status: Status, daemon: DaemonProcess) -> "ControllerStatus":
@@ -171,19 +157,20 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
         )
 
 
-def conflict(statuses: Sequence[ControllerStatus]) -> str:
+def conflict(statuses: Iterable[ControllerStatus]) -> str:
     """Return why daemons of one controller sync keys more than once, or in different clusters."""
-    clusters = sorted({status.cluster for status in statuses} - {""})
-    if len(clusters) > 1:
-        names = enumerated(clusters, DAEMONS_SHOWN)
-        return f"daemons work in different Kubernetes clusters, {names}: {ONE_CLUSTER}"
-    modes = [
-        status.mode.partition(" ")[0].replace("standby", "leader")
-        for status in statuses
-        if status.mode not in {Mode.UNKNOWN, Mode.DRY_RUN}
-    ]
+    working = [one for one in statuses if one.mode not in {Mode.UNKNOWN, Mode.DRY_RUN}]
+    modes = [_MODES.get(word := one.mode.partition(" ")[0], word) for one in working]
     alone, different = modes.count(Mode.ALONE), len(set(modes)) > 1
-    if alone <= 1 and not different:
+    is_twice = alone > 1 or different
+    owners, clusters = ({one.owner for one in working}, {one.cluster for one in working})
+    if is_twice and len(owners - {""}) > 1:
+        kinds = enumerated(sorted(owners - {""}), DAEMONS_SHOWN)
+        return f"daemons run controllers of one name, but of {kinds}: {ONE_NAME}"
+    if len(clusters - {""}) > 1:
+        names = enumerated(sorted(clusters - {""}), DAEMONS_SHOWN)
+        return f"daemons work in different Kubernetes clusters, {names}: {ONE_CLUSTER}"
+    if not is_twice:
         return ""
     reason = "daemons run in different modes" if different else f"{alone} daemons run alone"
     return f"every key is synced more than once because {reason}: {ADVICE}"

@@ -8,13 +8,11 @@ import asyncio
 import os
 import secrets
 import socket
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version as installed
-from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -23,21 +21,17 @@ from msgspec.structs import asdict, replace
 
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import makes_secondaries
-from natsctl.core.coordination.lease import NO_CLUSTERS, Workload, name_taken
+from natsctl.core.coordination.lease import NO_CLUSTERS
 from natsctl.core.coordination.shares import Participation, ShareState
 from natsctl.core.hosted import Hosted
 from natsctl.core.reports import mask_errors
 from natsctl.daemon.messages import (
-    ADVICE,
     DAEMONS_SHOWN,
-    INTERVAL_S,
-    INTERVALS,
     NAME,
     ORPHANS_MAX,
     OWNED_MAX,
     SHOWN_MAX,
     STOP,
-    Activity,
     ControllerPlan,
     ControllerStatus,
     DaemonProcess,
@@ -51,6 +45,7 @@ from natsctl.daemon.messages import (
     Recorded,
     RecordingPart,
     Verb,
+    conflict,
     first_orphans,
     fitting,
     with_past,
@@ -150,100 +145,70 @@ async def dated(connection: Connection, top: Branch) -> Branch:
     return with_times(top)
 
 
-class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """The introduction of a daemon; the mode of version 0.1 is unknown."""
-
-    daemon: DaemonProcess
-    mode: Mode = Mode.UNKNOWN
-    work: Workload = Workload()
-
-    def disturbs(self, other: "Presence") -> bool:
-        modes = {self.mode, other.mode}
-        if Mode.DRY_RUN in modes:
-            return False
-        return Mode.ALONE in modes or (len(modes) > 1 and Mode.UNKNOWN not in modes)
-
-
 class Peers:
-    """Finds other daemons that run the same controller, and warns if both sync the same keys.
+    """Finds other daemons that run the same controller, and warns of a `conflict` with them.
 
-    Two daemons sync the same keys if they run without leader election and sharding, or in different
-    modes. A daemon introduces itself to the others, by its *presence*, when it starts, after every
+    A daemon introduces itself to the others, by the short status *own*, when it starts, after every
     reconnect, and at long intervals. If it may not publish to the subject of `natsctl status`, the
     others still warn.
     """
 
-    def __init__(self, controller: str, presence: Presence) -> None:
-        self._controller = controller
-        self._presence = presence
-        self._others: dict[str, Presence] = {}
-        self._warned: frozenset[str] = frozenset()
+    def __init__(self, own: ControllerStatus) -> None:
+        self._own = own
+        self._introduction = msgspec.json.encode(own)
+        self._others: dict[str, ControllerStatus] = {}
+        self._conflict = ""
         self._lost = asyncio.Event()
 
     def meet(self, request: bytes) -> bytes | None:
-        presence = _presence(request) if request else None
-        if presence is None:
+        """Return the answer to an introduction; None if the request is none."""
+        status = _introduced(request) if request else None
+        if status is None:
             return None
-        if len(self._others) < PEERS_MAX or presence.daemon.id in self._others:
-            self._update([*self._others.values(), presence])
-        return msgspec.json.encode(self._presence)
+        if len(self._others) < PEERS_MAX or status.daemon.id in self._others:
+            self._update([*self._others.values(), status])
+        return self._introduction
 
     async def watch(self, connection: Connection) -> None:
-        subject = Verb.STATUS.subject(self._controller)
-        payload = msgspec.json.encode(self._presence)
+        name = self._own.controller
+        subject = Verb.STATUS.subject(name)
         with connection.on_lost(lambda _: self._lost.set()):
             while True:
                 self._lost.clear()
                 try:
                     await connection.wait_connected()
-                    answers = await ask_all(connection, subject, payload, timeout_s=ANSWER_S)
-                    present = [_presence(one.data) for one in answers if one.error is None]
+                    answers = await ask_all(
+                        connection, subject, self._introduction, timeout_s=ANSWER_S
+                    )
+                    present = [_introduced(one.data) for one in answers if one.error is None]
                     answered = self._update(present[: PEERS_MAX + 1])
                 except PermissionDeniedError as error:
-                    log.info(
-                        "cannot look for other daemons", controller=self._controller, error=error
-                    )
+                    log.info("cannot look for other daemons", controller=name, error=error)
                     return
                 except StoreError as error:
-                    log.debug("no daemon answers", controller=self._controller, error=error)
+                    log.debug("no daemon answers", controller=name, error=error)
                     answered = False
                 pause_s = EVERY_S * (1 + len(self._others)) if answered else SOON_S
                 await happens(self._lost, within_s=pause_s)
 
-    def _update(self, present: Iterable[Presence | None]) -> bool:
+    def _update(self, present: Iterable[ControllerStatus | None]) -> bool:
         """Know these daemons from now on; return whether this one is among them."""
-        own, name = self._presence, self._controller
         peers = {peer.daemon.id: peer for peer in present if peer is not None}
-        answered = peers.pop(own.daemon.id, None) is not None
+        answered = peers.pop(self._own.daemon.id, None) is not None
         self._others = peers
-        disturbing = {id_: peer for id_, peer in self._others.items() if own.disturbs(peer)}
-        if disturbing.keys() - self._warned:
-            shown = sorted(disturbing.values(), key=lambda peer: str(peer.daemon))
-            others = [peer for peer in shown if not own.work.same(peer.work)]
-            if others:
-                reason = name_taken(name, str(others[0].daemon), others[0].work, own.work)
-                log.warning("controllers have the same name", reason=reason)
-            else:
-                names = [
-                    f"{peer.daemon} ({peer.mode.option})" if peer.mode else str(peer.daemon)
-                    for peer in shown
-                ]
-                log.warning(
-                    "every key is synced more than once",
-                    controller=name,
-                    daemons=enumerated(names, DAEMONS_SHOWN),
-                    this_daemon=own.mode.option,
-                    hint=ADVICE,
-                )
-        elif self._warned and not disturbing:
-            log.info("no other daemon syncs the same keys any more", controller=name)
-        self._warned = frozenset(disturbing)
+        found, name = conflict([self._own, *peers.values()]), self._own.controller
+        if found and found != self._conflict:
+            names = enumerated(sorted(str(peer.daemon) for peer in peers.values()), DAEMONS_SHOWN)
+            log.warning("daemons are in conflict", controller=name, reason=found, daemons=names)
+        elif self._conflict and not found:
+            log.info("no other daemon is in conflict any more", controller=name)
+        self._conflict = found
         return answered
 
 
-def _presence(text: bytes) -> Presence | None:
+def _introduced(text: bytes) -> ControllerStatus | None:
     try:
-        return msgspec.json.decode(text, type=Presence)
+        return msgspec.json.decode(text, type=ControllerStatus)
     except DECODE_ERRORS:
         return None
 
@@ -280,14 +245,16 @@ class ControllerEndpoints:
             self._mode = Mode.DRY_RUN
         elif participation is not None:
             self._mode = Mode.SHARED if shared else Mode.ELECTED
-        work = Workload(owner_of(runnable), cluster=cluster)
-        self.peers = Peers(name, Presence(daemon=daemon, mode=self._mode, work=work))
+        self._own = ControllerStatus(
+            controller=name,
+            daemon=daemon,
+            mode=self._mode.value,
+            owner=owner_of(runnable),
+            cluster=cluster,
+        )
+        self.peers = Peers(self._own)
         self._daemon = daemon
-        self._cluster = cluster
         self._connection = connection
-        self._clock = asyncio.get_running_loop().time
-        self._interval_ends = self._clock() + INTERVAL_S
-        self._totals = deque([(0, 0)], maxlen=INTERVALS)  # at the beginning of each interval
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
         if self._hosted is not None:
             handlers[Verb.EXPLAIN] = self._explain
@@ -336,8 +303,6 @@ class ControllerEndpoints:
             status = self._hosted.status()
         if self._dry_run:  # a plan may have another id
             status = replace(status, installation="")
-        counts = self.count_syncs()
-        steps = list(pairwise([*self._totals, counts]))
         return replace(
             ControllerStatus.of(status, self._daemon),
             state=self._state(),
@@ -346,12 +311,9 @@ class ControllerEndpoints:
             draining=0 if part is None else part.draining,
             draining_s=0.0 if part is None else part.draining_s,
             mode=self._part_in_mode(part),
-            cluster=self._cluster,
+            owner=self._own.owner,
+            cluster=self._own.cluster,
             trouble="" if part is None else hidden(part.trouble),
-            activity=Activity(
-                syncs=[after[0] - before[0] for before, after in steps],
-                failures=[after[1] - before[1] for before, after in steps],
-            ),
         )
 
     def _part_in_mode(self, part: ShareState | None) -> str:
@@ -368,23 +330,10 @@ class ControllerEndpoints:
             text += f", gives up {part.draining} for {part.draining_s:.0f} s"
         return text
 
-    def count_syncs(self) -> tuple[int, int]:
-        """End the intervals that are over; return the syncs and the failed syncs so far.
-
-        A sync costs nothing. If some intervals pass without a call, because the event loop is
-        blocked, the first of them has the syncs of all.
-        """
-        history = None if self._hosted is None else self._hosted.host.history
-        counts = (0, 0) if history is None else (history.syncs, history.failures)
-        over = int((self._clock() - self._interval_ends) // INTERVAL_S) + 1
-        self._totals.extend([counts] * min(over, INTERVALS))
-        self._interval_ends += max(0, over) * INTERVAL_S
-        return counts
-
     async def _status(self, request: bytes) -> bytes:
-        presence = self.peers.meet(request)
-        if presence is not None:
-            return presence
+        introduction = self.peers.meet(request)
+        if introduction is not None:
+            return introduction
         if self._hosted is not None:
             await mask_errors(self._hosted.host)
         return self._fitting(SHOWN_MAX, self.status().limited)
@@ -653,8 +602,6 @@ async def answering(
             if current != offered:
                 offer(current)
                 offered = current
-            for controller in controllers:
-                controller.count_syncs()
             await asyncio.sleep(CHECK_S)
 
     async with serving(connection, identity) as service:

@@ -15,7 +15,6 @@ import msgspec
 
 from natsctl.daemon.client import Daemons, OldDaemonError
 from natsctl.daemon.messages import (
-    Activity,
     ControllerStatus,
     DaemonProcess,
     KeyEvent,
@@ -154,7 +153,7 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
         oldest_unanswered_s: seconds since the oldest change that waits for a successful sync, or
             since the oldest failure.
         lanes: the keys that are held or ready the longest, and those that are due next.
-        activity: the syncs and failed syncs of the last 15 minutes.
+        syncs: the syncs since the daemons started, and `failures` those that failed.
         partial: which daemons did not answer; None if all did.
         error: why no daemon answered.
     """
@@ -179,7 +178,8 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int | None = None
     oldest_unanswered_s: float | None = None
     lanes: Lanes | None = None
-    activity: Activity | None = None
+    syncs: int | None = None
+    failures: int | None = None
     garbage_held: str = ""
     problems: list[str] = []
     partial: Partial | None = None
@@ -275,7 +275,8 @@ def combined(
         waiting=_sum(queue.waiting for queue in queues),
         oldest_unanswered_s=_max(status.oldest_unanswered_s for status in working),
         lanes=_lanes([status.lanes for status in working if status.lanes is not None]),
-        activity=_activity([status.activity for status in working if status.activity is not None]),
+        syncs=_sum(status.syncs for status in known),
+        failures=_sum(status.failures for status in known),
         garbage_held=next((status.garbage_held for status in working if status.garbage_held), ""),
         problems=list(dict.fromkeys(texts)),
     )
@@ -290,18 +291,6 @@ def _lanes(lanes: Sequence[Lanes]) -> Lanes | None:
     ready = sorted((key for lane in lanes for key in lane.ready), key=lambda key: -key.s)
     waiting = sorted((key for lane in lanes for key in lane.waiting), key=lambda key: key.s)
     return Lanes(held, ready, waiting).limited(LANE_MAX)
-
-
-def _activity(activities: Sequence[Activity]) -> Activity | None:
-    """Return the sums of several daemons by interval; the last intervals are the same time."""
-    if not activities:
-        return None
-    back = range(max(len(one.syncs) for one in activities), 0, -1)
-    syncs, failures = (
-        [sum(counts[-number] for counts in lists if number <= len(counts)) for number in back]
-        for lists in zip(*((one.syncs, one.failures) for one in activities), strict=True)
-    )
-    return Activity(syncs, failures, activities[0].interval_s)
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -113,7 +113,7 @@ async def test_two_daemons_without_leader_election_cause_warnings(
     natsctl: Natsctl, daemon: Daemon
 ) -> None:
     first = await daemon(GREETINGS)
-    warned = "every key is synced more than once  controller=greetings"
+    warned = "every key is synced more than once because 2 daemons run alone"
     async with natsctl.running("run", "-c", GREETINGS) as second:
         await first.logged(warned)
         await second.logged(warned)
@@ -325,5 +325,6 @@ async def test_two_applications_with_one_name_warn_of_each_other(
     first = await daemon(GREETINGS)
     (folder / "other.py").write_text(OTHER)
     async with natsctl.running("run", "-c", "other:Greetings") as second:
-        await first.logged("controllers have the same name")
-        await second.logged("controllers have the same name")
+        warned = "daemons run controllers of one name, but of Greeting.greetings, Site.sites"
+        await first.logged(warned)
+        await second.logged(warned)

@@ -130,7 +130,7 @@ async def test_a_revision_shows_its_difference_under_a_url_of_its_own(
 
 async def test_members_shows_the_daemon(visitor: Visitor) -> None:
     await visitor.open("/members")
-    table = visitor.page.get_by_role("table", name="Daemons of shops")
+    table = visitor.page.get_by_role("table", name="Daemons")
     await expect(table.get_by_role("row").nth(1)).to_contain_text("alone")
     await expect(table.get_by_role("row").nth(1)).to_contain_text("syncing")
 

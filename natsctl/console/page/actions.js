@@ -1,11 +1,11 @@
-/** Asks about an action, requests it, and reports what happened. */
+/** Asks about an action, shows what it would change, requests it, and reports what happened. */
 
-import { diff, planned } from "./changes.js";
 import { ask, field, report, show } from "./dialog.js";
-import { counted, h, shown } from "./dom.js";
-import { act, download, get } from "./server.js";
+import { counted, duration, h, shown } from "./dom.js";
+import { act, get } from "./server.js";
 
 const ASKED_FROM = 20; // keys whose resync is awaited about
+const VALUE_MAX = 4_000; // characters of a value
 
 /**
  * What an action is about: keys of a controller, those of a filter, or, with neither, all of them.
@@ -34,8 +34,8 @@ export async function pause(target) {
     text: "A paused key is neither synced nor garbage collected until it is resumed. " +
       "Without a time such as 30m or 2h, the pause lasts until somebody resumes it.",
     content: [
-      field("Reason", { name: "reason", maxlength: 500, autofocus: true }),
-      field("Time", { name: "limit", placeholder: "2h", maxlength: 20 }),
+      field("Reason", h("input", { name: "reason", maxlength: 500, autofocus: true })),
+      field("Time", h("input", { name: "limit", placeholder: "2h", maxlength: 20 })),
     ],
     button: "Pause",
   });
@@ -47,12 +47,10 @@ export async function resume(target) {
   await perform("resume", body(target));
 }
 
-/** Record every sync of a key from now on. */
 export async function record(target) {
   await perform("record", body(target));
 }
 
-/** Show what the next sync of a key would do. */
 export async function plan(target) {
   const answer = await perform("plan", body(target));
   if (answer) await show({ title: `Plan for ${subject(target)}`, content: planned(answer.result) });
@@ -69,7 +67,7 @@ export async function edit(target) {
     const written = await ask({
       title: `Edit ${shown(key, 80)}`,
       text: `Revision ${draft.revision}, without status and bookkeeping. A secret stays as *** hides it.`,
-      content: [h("label", {}, h("span", {}, "Object"), text)],
+      content: [field("Object", text)],
       button: "Review",
     });
     if (!written) return;
@@ -78,7 +76,6 @@ export async function edit(target) {
   }
 }
 
-/** Restore an earlier revision of an object, after the user has seen what changes. */
 export async function rollback(target, revision) {
   await stored("rollback", { ...body(target), revision }, `Restore revision ${revision}?`);
 }
@@ -106,9 +103,9 @@ export async function collect({ controller, refused }, orphans) {
   const answer = await ask({
     title: `Delete ${counted(length, "object")}?`,
     text: refused ? `Garbage collection is held: ${shown(refused)}` : "",
-    content: [field(`Type ${length} to delete ${counted(length, "object")}`, {
+    content: [field(`Type ${length} to delete ${counted(length, "object")}`, h("input", {
       name: "count", inputmode: "numeric", autocomplete: "off", autofocus: true,
-    })],
+    }))],
     button: "Delete",
     isDestructive: true,
     isReady: (values) => values.count.trim() === String(length),
@@ -120,12 +117,13 @@ export async function collect({ controller, refused }, orphans) {
 
 /** Save the recording of a key's last recorded sync. */
 export async function saveRecording(controller, key) {
-  const saved = await awaited(download("/api/recording", { controller, key }));
-  if (!saved) return;
-  const url = URL.createObjectURL(saved.content);
-  h("a", { href: url, download: saved.name }).click();
+  const recording = await awaited(get("/api/recording", { controller, key }));
+  if (!recording) return;
+  const name = `${controller}-${key.replaceAll("/", "-")}.json`;
+  const url = URL.createObjectURL(new Blob([recording.text], { type: "application/json" }));
+  h("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
-  report(`${saved.name} is saved`);
+  report(`${name} is saved`);
 }
 
 async function perform(action, request) {
@@ -135,7 +133,6 @@ async function perform(action, request) {
   return answer;
 }
 
-/** Return an answer; reports the error of a request, and returns null then. */
 async function awaited(answer) {
   try {
     return await answer;
@@ -153,4 +150,40 @@ function subject({ controller, keys, filter, count: number }) {
   if (filter) return `${counted(number, `${filter.state} key`)} of ${shown(controller, 80)}`;
   if (!keys) return `all keys of ${shown(controller, 80)}`;
   return keys.length === 1 ? shown(keys[0], 80) : counted(keys.length, "key");
+}
+
+export function diff(differences, label) {
+  if (differences.length === 0) return h("p", { class: "empty" }, "No field differs.");
+  const heading = h("tr", {}, ...["Field", "Before", "After"].map((name) => h("th", { scope: "col" }, name)));
+  const cell = (content, tag) => {
+    if (content === null || content === undefined) return h("td", {}, h("span", { class: "muted" }, "none"));
+    const text = typeof content === "string" ? content : JSON.stringify(content, null, 1);
+    return h("td", {}, h(tag, { class: "text" }, shown(text, VALUE_MAX)));
+  };
+  const rows = differences.map(({ path: name, before, after }) => h("tr", {},
+    h("th", { scope: "row", class: "text" }, shown(name || "(the whole value)")), cell(before, "del"), cell(after, "ins")));
+  const table = h("table", { class: "diff", "aria-label": label }, h("thead", {}, heading), h("tbody", {}, ...rows));
+  return h("div", { class: "scroller", role: "region", tabindex: 0, "aria-label": label }, table);
+}
+
+/** Return the content of a plan, as `natsctl plan -o json` prints it. */
+function planned(plan) {
+  const { create, update, delete: removed, failed } = plan.summary;
+  const line = `${create} to create, ${update} to change, ${removed} to delete, ${failed} failed`;
+  return h("div", { class: "plan" }, h("p", {}, line),
+    ...Object.entries(plan.keys).map(([key, entry]) => plannedKey(key, entry)));
+}
+
+export function plannedKey(key, { error, held_back: heldBack, after_s: after, actions }) {
+  const nothing = !error && !heldBack && actions.length === 0;
+  return h("section", { "aria-label": shown(key, 80) },
+    h("h3", { class: "text" }, shown(key)),
+    error && h("p", { class: "bad text" }, `The sync fails: ${shown(error)}`),
+    heldBack && h("p", { class: "text" }, `The key is not synced: ${shown(heldBack)}`),
+    nothing && h("p", { class: "empty" }, "The sync changes nothing."),
+    ...actions.map((action) => h("div", {},
+      h("h4", { class: "text" }, `${action.action} ${shown(`${action.kind}/${action.key}`)}`),
+      action.reason && h("p", { class: "text" }, shown(action.reason)),
+      action.diff.length > 0 && diff(action.diff, counted(action.diff.length, "field")))),
+    after !== null && h("p", {}, `The handler requests a sync after ${duration(after)}.`));
 }

@@ -1,9 +1,8 @@
 /** Shows the view of the URL, follows links and keys, and reports the state of the connection. */
 
 import { clearReports, Notice, show } from "./dialog.js";
-import { h, refreshAges, replace } from "./dom.js";
-import { controllersView, garbageView } from "./garbage.js";
-import { bucketsView, homeView, membersView } from "./home.js";
+import { h, refreshAges, replace, setText } from "./dom.js";
+import { bucketsView, controllersView, garbageView, homeView, membersView } from "./home.js";
 import { Key } from "./key.js";
 import { Keys } from "./keys.js";
 import { Live } from "./server.js";
@@ -68,7 +67,7 @@ function openView(view) {
   const notice = new Notice(view.element);
   const heading = h("h1", { class: "text" }, view.title);
   const title = (text) => {
-    if (heading.textContent !== text) heading.textContent = text;
+    setText(heading, text);
     document.title = `${text} · natsctl`;
   };
   title(view.title);
@@ -82,7 +81,7 @@ function openView(view) {
   };
   const live = new Live(view.live, load, (error) => notice.failed(error), (state) => {
     pill.dataset.kind = state.kind;
-    if (pill.textContent !== state.text) pill.textContent = state.text;
+    setText(pill, state.text);
     notice.update({ cut: state.kind === "stale" });
   });
   present = { path: location.pathname, view, live };

@@ -3,23 +3,9 @@
 import { age, counted, h, replace, shown } from "./dom.js";
 
 const REPORTS_MAX = 5;
-const TITLES = {
-  refused: "Refused",
-  not_found: "Not found",
-  timeout: "No answer in time",
-  unavailable: "Not available",
-  no_daemon: "No daemon",
-  invalid: "Invalid",
-  conflict: "Conflict",
-  old_daemon: "The daemon is too old",
-  signed_out: "Signed out",
-  failed: "Failed",
-  offline: "No connection to the console",
-};
-
-/** Return a labelled field for `ask`, whose attribute `name` names the answer. */
-export function field(label, attributes) {
-  return h("label", {}, h("span", {}, label), h("input", attributes));
+/** Return a label with its control; for `ask`, the name of the control names the answer. */
+export function field(label, control) {
+  return h("label", {}, h("span", {}, label), control);
 }
 
 /** Ask a question; `isReady` tells whether the values of the fields in `content` allow the `button`. */
@@ -38,7 +24,6 @@ export function ask({ title, text = "", content = [], button, isDestructive, isR
   });
 }
 
-/** Show something until the user closes it. */
 export function show({ title, content }) {
   return opened(title, h("form", {}, content), null, () => {});
 }
@@ -77,14 +62,13 @@ export class Notice {
     this._set("Loading…", "loading");
   }
 
-  /** Show the error of a load, or nothing. */
   failed(error) {
-    if (error) this._set(`${TITLES[error.reason] ?? "Error"}: ${shown(error.message)}`, "bad");
+    const title = (error?.reason ?? "error").replace("_", " ");
+    if (error) this._set(`${title.charAt(0).toUpperCase()}${title.slice(1)}: ${shown(error.message)}`, "bad");
     else if (this._kind !== "partial") this._set("", "");
     this.update({ failed: error !== null });
   }
 
-  /** Show whether all daemons answered. */
   answered({ as_of: asOf, partial }) {
     this._asOf = asOf;
     this.update({ failed: false });

@@ -3,7 +3,6 @@
  * HTML. A text from an object is always a text node, so it never becomes markup.
  */
 
-const SVG = "http://www.w3.org/2000/svg";
 const TEXT_MAX = 400;
 const UNITS = [["d", 86_400], ["h", 3_600], ["m", 60], ["s", 1]];
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
@@ -11,24 +10,14 @@ const BADGES = {
   bad: ["not ready", "failing", "invalid", "Invalid", "Missing", "quarantined", "conflict", "down", "no answer"],
   warn: ["paused", "stopping", "starting", "listing", "joining", "dry-run", "Warning"],
 };
-const PLACES = 60; // of a line of numbers; the newest is at the right
 export const NOTHING = "-";
 
-const path = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");
+export const path = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");
 
-/** The path of each view. A key may contain slashes. */
-export const paths = {
-  keys: (controller) => path("keys", controller),
-  key: (controller, key) => path("key", controller, key),
-  garbage: (controller) => path("garbage", controller),
-  bucket: (bucket) => path("buckets", bucket),
-  object: (bucket, key) => path("buckets", bucket, key),
-};
-
-/** Return the path of the keys of a route's controller or bucket, or of one *key* of them. */
+/** Return the path of the keys of a controller or a bucket, or of one *key* of them, which may contain slashes. */
 export function pathOf({ controller, bucket }, key) {
-  if (bucket === undefined) return key === undefined ? paths.keys(controller) : paths.key(controller, key);
-  return key === undefined ? paths.bucket(bucket) : paths.object(bucket, key);
+  const parts = key === undefined ? [] : [key];
+  return bucket === undefined ? path(parts.length ? "key" : "keys", controller, ...parts) : path("buckets", bucket, ...parts);
 }
 
 /**
@@ -36,15 +25,7 @@ export function pathOf({ controller, bucket }, key) {
  * false is left out. The policy of the page forbids the attribute `style`.
  */
 export function h(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
-}
-
-/** Return a new element of SVG. */
-export function s(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
-}
-
-function fill(element, attributes, children) {
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
@@ -57,6 +38,11 @@ function fill(element, attributes, children) {
 /** Replace the children of an element; null, undefined and false are none. */
 export function replace(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined && child !== false));
+}
+
+/** Change a text only if it differs, because a screen reader reads each change. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 /**
@@ -126,11 +112,9 @@ export function refreshAges() {
 
 function drawAge(element) {
   const seconds = (Date.now() - Date.parse(element.getAttribute("datetime"))) / 1000;
-  const text = seconds < 0 ? `in ${whole(-seconds)}` : whole(seconds);
-  if (element.textContent !== text) element.textContent = text;
+  setText(element, seconds < 0 ? `in ${whole(-seconds)}` : whole(seconds));
 }
 
-/** Return a link to an object or a controller. */
 export function link(href, text, max = 80) {
   return h("a", { href, class: "text" }, shown(text, max));
 }
@@ -140,24 +124,4 @@ export function badge(state, reason) {
   if (!state || state === "-" || state === "Unknown") return null;
   const kind = Object.keys(BADGES).find((name) => BADGES[name].includes(state)) ?? "plain";
   return h("span", { class: `badge ${kind}`, title: reason ? shown(reason) : null }, shown(state, 60));
-}
-
-/** Return a line of numbers over time, the oldest first, those of errors in another colour. */
-export function sparkline({ syncs, failures, interval_s: step }) {
-  const max = Math.max(1, ...syncs);
-  const [done, failed] = [syncs, failures].map((list) => list.reduce((sum, number) => sum + number, 0));
-  const label = `${counted(done, "sync")} in ${duration(syncs.length * step)}, ${count(failed)} failed`;
-  const line = (numbers, kind) => {
-    const places = numbers.length === 1 ? [numbers[0], numbers[0]] : numbers;
-    const points = places.map((number, index) => {
-      const x = 120 * (1 - (places.length - 1 - index) / (PLACES - 1));
-      return `${x.toFixed(1)},${(22 - (number / max) * 20).toFixed(1)}`;
-    });
-    return s("polyline", { class: kind, points: points.join(" "), "vector-effect": "non-scaling-stroke" });
-  };
-  const picture = s("svg", {
-    class: "sparkline", role: "img", "aria-label": label, viewBox: "0 0 120 24", preserveAspectRatio: "none",
-  }, s("title", {}, label), line(syncs, done ? "" : "none"), failed > 0 && line(failures, "errors"));
-  return h("span", { class: "spark" }, picture, h("span", { class: "sum" }, count(done),
-    failed > 0 && h("span", { class: "bad" }, ` ${count(failed)} failed`)));
 }

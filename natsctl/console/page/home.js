@@ -1,19 +1,20 @@
-/** Shows what needs somebody first, then all controllers, the daemons of each, and the buckets. */
+/** Shows tables: what needs somebody first, with all controllers; the daemons, the buckets, and garbage. */
 
-import { age, arrange, badge, count, counted, duration, h, link, NOTHING, paths, replace, shown, sparkline } from "./dom.js";
+import { button, collect } from "./actions.js";
+import { age, badge, count, counted, duration, h, link, NOTHING, path, pathOf, replace, setText, shown } from "./dom.js";
 import { get, withQuery } from "./server.js";
 import { column, numbers, Table } from "./table.js";
 
 const LANE_MAX = 10;
 const LANES = { held: "synced for", ready: "ready for", waiting: "ready in" };
 
-const toController = (name) => link(paths.keys(name), name);
+const toController = (name) => link(pathOf({ controller: name }), name);
 
 const CAUSES = [
   column("Keys", ({ count: number }) => number, {
     kind: "number",
     draw: ({ controller, state, message, count: number }) =>
-      h("a", { href: withQuery(paths.keys(controller), { state, cause: message }), class: "sum" }, counted(number, "key")),
+      h("a", { href: withQuery(pathOf({ controller }), { state, cause: message }), class: "sum" }, counted(number, "key")),
   }),
   column("State", ({ state }) => state, { draw: ({ state }) => badge(state) }),
   column("Cause", ({ message }) => message, { heads: true, kind: "text wide" }),
@@ -22,7 +23,7 @@ const CAUSES = [
   column("Examples", ({ keys }) => keys, {
     kind: "examples",
     draw: ({ controller, keys }) =>
-      h("span", { class: "links" }, ...keys.slice(0, 3).map((key) => link(paths.key(controller, key), key))),
+      h("span", { class: "links" }, ...keys.slice(0, 3).map((key) => link(pathOf({ controller }, key), key))),
   }),
 ];
 
@@ -42,15 +43,13 @@ const CONTROLLERS = [
       count(row.queued)),
   }),
   column("Oldest change", (row) => row.oldest_unanswered_s && duration(row.oldest_unanswered_s), { kind: "number" }),
-  column("Syncs in 15 min", ({ activity }) => activity, {
-    kind: "history",
-    draw: ({ activity }) => (activity ? sparkline(activity) : h("span", { class: "muted" }, "not known")),
-  }),
+  numbers("Syncs", ({ syncs }) => syncs),
+  numbers("Failed", ({ failures }) => failures),
 ];
 
 const QUEUE = [
   column("Key", (row) => [row.controller, row.key], {
-    heads: true, draw: ({ controller, key }) => link(paths.key(controller, key), key),
+    heads: true, draw: ({ controller, key }) => link(pathOf({ controller }, key), key),
   }),
   column("Controller", ({ controller }) => controller, { kind: "text" }),
   column("State", ({ lane, s }) => [lane, Math.ceil(s)], { draw: ({ lane, s }) => `${LANES[lane]} ${duration(s)}` }),
@@ -58,6 +57,7 @@ const QUEUE = [
 ];
 
 const DAEMONS = [
+  column("Controller", ({ controller }) => controller, { draw: ({ controller }) => toController(controller) }),
   column("Daemon", ({ name }) => name, { heads: true, kind: "text" }),
   column("Mode", ({ mode }) => mode || "not known"),
   column("State", ({ state, answered }) => [state, answered], {
@@ -69,7 +69,7 @@ const DAEMONS = [
 ];
 
 const BUCKETS = [
-  column("Bucket", ({ name }) => name, { heads: true, sorts: true, draw: ({ name }) => link(paths.bucket(name), name) }),
+  column("Bucket", ({ name }) => name, { heads: true, sorts: true, draw: ({ name }) => link(pathOf({ bucket: name }), name) }),
   ...["Values", "Bytes", "History"].map((label) => numbers(label, (row) => row[label.toLowerCase()], { sorts: true })),
   column("Controllers", ({ controllers }) => controllers, {
     draw: ({ controllers }) => h("span", { class: "links" }, ...(controllers ?? []).map(toController)),
@@ -80,7 +80,7 @@ const BUCKETS = [
 function trouble(label) {
   const state = label.toLowerCase();
   const draw = (row) => (row[state]
-    ? h("a", { href: withQuery(paths.keys(row.name), { state }), class: state === "paused" ? "warn" : "bad" }, count(row[state]))
+    ? h("a", { href: withQuery(pathOf({ controller: row.name }), { state }), class: state === "paused" ? "warn" : "bad" }, count(row[state]))
     : h("span", { class: "muted" }, row[state] === 0 ? "0" : NOTHING));
   return numbers(label, (row) => row[state], { draw });
 }
@@ -141,52 +141,27 @@ function verdictOf({ controllers, causes, more }) {
 
 function problemsOf({ name, problems, error, conflict, garbage_held: held }) {
   const texts = [...(problems ?? []), error?.message, conflict].filter(Boolean).map((text) => [`: ${shown(text)}`]);
-  if (held) texts.push([`: garbage collection is held: ${shown(held)} `, h("a", { href: paths.garbage(name) }, "Look at it")]);
+  if (held) texts.push([`: garbage collection is held: ${shown(held)} `, h("a", { href: path("garbage", name) }, "Look at it")]);
   return texts.map((content) => h("li", { class: "text" }, h("strong", {}, toController(name)), ...content));
 }
 
-/** Show the daemons of each controller: the leader, and the keys of each member. */
+/** Show who leads each controller, or which member has how many keys. */
 export function membersView() {
-  const sections = new Map();
-  const element = h("div");
-  const empty = h("p", { class: "empty" }, "No daemon answers.");
-  return {
-    title: "Members",
-    element,
-    live: { view: "home" },
-    async load(signal) {
-      const answer = await get("/api/home", {}, signal);
-      for (const { name, mode, daemons } of answer.controllers) {
-        const section = sections.get(name) ?? memberSection(name);
-        sections.set(name, section);
-        const leader = daemons.find((daemon) => daemon.mode === "leader");
-        replace(section.line, leader ? `${mode}; ${shown(leader.name, 80)} leads` : mode);
-        section.table.update(daemons);
-      }
-      const present = answer.controllers.map(({ name }) => sections.get(name).element);
-      arrange(element, present.length ? present : [empty]);
-      return answer;
-    },
-  };
-}
-
-function memberSection(name) {
   const table = new Table({
-    label: `Daemons of ${shown(name, 80)}`, columns: DAEMONS, keyOf: (daemon) => daemon.id || daemon.name,
-    empty: "No daemon runs it.",
+    label: "Daemons", columns: DAEMONS, keyOf: ({ controller, id, name }) => `${controller} ${id || name}`,
+    empty: "No daemon answers.",
   });
-  const line = h("p", { class: "muted text" });
-  return { table, line, element: h("section", {}, h("h2", { class: "text" }, toController(name)), line, table.element) };
+  return listView("Members", "home", table, ({ controllers }) => controllers.flatMap(({ name, daemons }) =>
+    daemons.map((daemon) => ({ ...daemon, controller: name }))));
 }
 
-/** Show the buckets of the account. */
 export function bucketsView() {
   const table = new Table({ label: "Buckets", columns: BUCKETS, keyOf: ({ name }) => name, empty: "There is no bucket." });
   return listView("Buckets", "buckets", table, ({ buckets }) => buckets, ({ more }) => more > 0 && counted(more, "more bucket"));
 }
 
 /** Return a view of an answer that is one table, with a line below. */
-export function listView(title, view, table, rowsOf, textOf = () => null) {
+function listView(title, view, table, rowsOf, textOf = () => null) {
   const line = h("p", { class: "muted" });
   return {
     title,
@@ -196,6 +171,64 @@ export function listView(title, view, table, rowsOf, textOf = () => null) {
       const answer = await get(`/api/${view}`, {}, signal);
       table.update(rowsOf(answer));
       replace(line, textOf(answer));
+      return answer;
+    },
+  };
+}
+
+const nameOf = ({ kind, key }) => `${kind}/${key}`;
+
+const HELD = [
+  column("Controller", ({ name }) => name, { heads: true, draw: ({ name }) => link(path("garbage", name), name) }),
+  column("Held", (row) => row.garbage_held || NOTHING, { kind: "text wide" }),
+];
+
+const ORPHANS = [
+  column("Object", nameOf, { heads: true, kind: "text" }),
+  column("Owner", ({ owner }) => owner, { kind: "text" }),
+  column("Reason", ({ reason }) => reason, { kind: "text wide" }),
+  column("State", ({ held, due }) => [held, due], {
+    kind: "text",
+    draw: ({ held, due, suspected_s: suspected }) =>
+      (held ? `held: ${shown(held)}` : due ? "due" : `in its grace period for ${duration(suspected)}`),
+  }),
+  numbers("Revision", ({ revision }) => revision),
+];
+
+export function controllersView() {
+  const table = new Table({ label: "Controllers", columns: HELD, keyOf: ({ name }) => name, empty: "No controller runs." });
+  return listView("Garbage", "home", table, ({ controllers }) => controllers);
+}
+
+export function garbageView({ controller }, refresh) {
+  let answer = { controller, orphans: [], refused: "", more: 0 };
+  const held = h("p", { class: "bad text", role: "status" });
+  const more = h("p", { class: "muted" });
+  const apply = h("span");
+  const all = h("input", {
+    type: "checkbox", onchange: () => table.select(all.checked ? answer.orphans.map(nameOf) : []),
+  });
+  const chosen = () => answer.orphans.filter((orphan) => table.selected.has(nameOf(orphan)));
+  const selected = () => {
+    const { size } = table.selected;
+    all.checked = size > 0 && size === answer.orphans.length;
+    const label = size ? `Apply for ${counted(size, "object")}` : "Apply";
+    const control = button(label, async () => (await collect(answer, chosen())) && refresh(), answer.off);
+    control.classList.add("danger");
+    control.disabled = size === 0;
+    replace(apply, control);
+  };
+  const table = new Table({ label: "Orphans", columns: ORPHANS, keyOf: nameOf, empty: "There is no garbage.", selected });
+  return {
+    title: `Garbage of ${shown(controller, 80)}`,
+    live: { view: "garbage", controller },
+    element: h("div", {}, held,
+      h("div", { class: "bar-of-tools" }, h("label", { class: "inline" }, all, "Select all"), apply), table.element, more),
+    async load(signal) {
+      answer = await get("/api/garbage", { controller }, signal);
+      setText(held, answer.refused ? `Garbage collection is held: ${shown(answer.refused)}` : "");
+      replace(more, answer.more ? `${counted(answer.more, "more object")} were not checked.` : null);
+      table.update(answer.orphans);
       return answer;
     },
   };

@@ -1,15 +1,13 @@
-/** Shows one key: what is wrong with it first, then its objects, its text and its past. */
+/** Shows one key: what is wrong with it first, then the tree of its objects, its text and its past. */
 
-import { button, edit, pause, plan, record, resume, resync, rollback, saveRecording } from "./actions.js";
-import { diff, plannedKey } from "./changes.js";
-import { age, badge, count, counted, duration, h, link, pathOf, pauseText, replace, shown } from "./dom.js";
+import { button, diff, edit, pause, plan, plannedKey, record, resume, resync, rollback, saveRecording } from "./actions.js";
+import { age, arrange, badge, count, counted, duration, h, link, pathOf, pauseText, replace, setText, shown } from "./dom.js";
 import { get, withQuery } from "./server.js";
-import { eventEntry, nextEntry, revisionEntry, syncEntry, Timeline } from "./timeline.js";
-import { Tree } from "./tree.js";
 
 const LISTED_MAX = 10;
+const ENTRIES_MAX = 300;
+const READY = { True: "ready", False: "not ready" };
 
-/** A view of the key of a route. */
 export class Key {
   constructor(route) {
     const { controller, bucket, key } = route;
@@ -60,7 +58,6 @@ export class Key {
     if (controller !== undefined) resync({ controller, keys: [key] });
   }
 
-  /** Show another difference. */
   moved(query) {
     this._query = query;
     this._compare().then(() => this._diff.focus());
@@ -109,8 +106,8 @@ export class Key {
     const { controller, key } = this._route;
     const details = h("details", {}, h("summary", {}, "Traceback"), text);
     details.addEventListener("toggle", async () => {
-      const answer = await get("/api/traceback", { controller, key }).catch((error) => ({ text: error.message }));
-      text.textContent = shown(answer.text || "No traceback was recorded.", 20_000);
+      const recorded = get("/api/recording", { controller, key }).then((answer) => JSON.parse(answer.text).outcome?.traceback);
+      text.textContent = shown((await recorded.catch((error) => error.message)) || "No traceback was recorded.", 20_000);
     }, { once: true });
     return details;
   }
@@ -156,14 +153,13 @@ export class Key {
   }
 
   _drawObject(object) {
-    const text = shown(object ? object.text : "", Infinity);
-    if (this._text.textContent !== text) this._text.textContent = text;
+    setText(this._text, shown(object ? object.text : "", Infinity));
     this._text.hidden = !object;
     const cut = object?.omitted ? `${counted(object.omitted, "character")} are left out. ` : "";
     replace(this._note, object ? cut : "The object does not exist, or cannot be read.");
   }
 
-  _entries({ revisions, explain, as_of: asOf, off, bucket: answered }) {
+  _entries({ revisions, explain, off, bucket: answered }) {
     const { controller, key } = this._route;
     const target = { controller, bucket: this._route.bucket ?? answered, keys: [key] };
     const entries = (revisions ?? []).map((revision, index, known) => {
@@ -173,10 +169,8 @@ export class Key {
       return revisionEntry(revision, href, isOld && (() => rollback(target, revision.revision)));
     });
     const syncs = (explain ?? []).flatMap((explanation) => explanation.syncs ?? []);
-    const longest_s = Math.max(0, ...syncs.map((sync) => sync.duration_s));
     const events = (explain ?? []).flatMap((explanation) => explanation.events ?? []).map(eventEntry);
-    const next = (explain ?? []).filter(({ queued }) => queued?.place === "waiting").map(({ queued }) => nextEntry(asOf + queued.s));
-    return [...next, ...entries, ...syncs.map((sync) => syncEntry(sync, longest_s)), ...events];
+    return [...entries, ...syncs.map(syncEntry), ...events];
   }
 
   async _compare(signal) {
@@ -214,4 +208,161 @@ function queueText(queued) {
   if (queued.place === "waiting") return `in ${duration(queued.s)}`;
   if (queued.place === "held") return `runs for ${duration(queued.s)}`;
   return `ready for ${duration(queued.s)}, priority ${shown(queued.priority, 20)}`;
+}
+
+/** A tree of the branches that `natsctl describe -o json` prints. */
+class Tree {
+  /** @param {string} controller answers the manifests of objects that have no page */
+  constructor(controller) {
+    this._controller = controller;
+    this._manifests = new Map(); // the open ones, by name
+    this._folded = new Set();
+    this._drawn = "";
+    this.element = h("ul", {
+      role: "tree", class: "tree", "aria-label": "Objects", onkeydown: (event) => this._press(event),
+    });
+  }
+
+  /** Show a tree. The active item and the folded ones stay as they are. */
+  update(root) {
+    const text = JSON.stringify([root, [...this._manifests]]);
+    if (text === this._drawn) return;
+    [this._drawn, this._root] = [text, root];
+    const active = document.activeElement?.closest("[role=treeitem]")?.dataset.name;
+    const hadFocus = this.element.contains(document.activeElement);
+    replace(this.element, this._item(root, 1));
+    const items = this._items();
+    const item = items.find((candidate) => candidate.dataset.name === active) ?? items[0];
+    item.tabIndex = 0;
+    if (hadFocus) item.focus();
+  }
+
+  _item(branch, level) {
+    const name = `${branch.kind}/${branch.key}`;
+    const text = shown(name, 200);
+    const isOpen = this._manifests.has(name);
+    const title = branch.bucket
+      ? h("a", { href: pathOf(branch, branch.key), tabindex: -1, class: "text" }, text)
+      : h("span", { class: "text" }, text);
+    const details = h("span", { class: "details" },
+      badge(READY[branch.ready] ?? branch.ready), branch.reason && h("span", { class: "text" }, shown(branch.reason, 200)),
+      branch.created && age(branch.created),
+      branch.revision !== null && h("span", {}, `revision ${branch.revision}`),
+      !branch.bucket && h("button", {
+        type: "button", class: "small", tabindex: -1, "aria-expanded": String(isOpen),
+        "aria-label": `Manifest of ${text}`, onclick: () => this._toggle(branch, name),
+      }, "Manifest"));
+    const manifest = isOpen &&
+      h("pre", { class: "text", tabindex: 0, role: "region", "aria-label": `Manifest of ${text}` }, this._manifests.get(name));
+    const children = (branch.branches ?? []).map((child) => this._item(child, level + 1));
+    const more = branch.more > 0 && h("li", { role: "none", class: "muted" }, `and ${counted(branch.more, "more object")}`);
+    return h("li", {
+      role: "treeitem", tabindex: -1, "aria-level": level, "data-name": name,
+      "aria-label": `${text}, ready: ${shown(branch.ready, 40)}`,
+      "aria-expanded": children.length ? String(!this._folded.has(name)) : null,
+    }, h("div", { class: "node" }, title, details), manifest,
+      (children.length > 0 || more) && h("ul", { role: "group" }, ...children, more));
+  }
+
+  async _toggle(branch, name) {
+    if (!this._manifests.delete(name)) {
+      const query = { controller: this._controller, kind: branch.kind, key: branch.key };
+      const answer = await get("/api/manifest", query).catch((error) => ({ text: error.message }));
+      this._manifests.set(name, shown(answer.text, 100_000));
+    }
+    this.update(this._root);
+  }
+
+  _items() {
+    return [...this.element.querySelectorAll("[role=treeitem]")]
+      .filter((item) => !item.parentElement.closest("[aria-expanded=false]"));
+  }
+
+  _press(event) {
+    const item = event.target.closest("[role=treeitem]");
+    const items = this._items();
+    const at = items.indexOf(item);
+    const expanded = item.getAttribute("aria-expanded");
+    const next = {
+      ArrowDown: items[at + 1], ArrowUp: items[at - 1], Home: items[0], End: items.at(-1),
+      ArrowRight: expanded && items[at + 1], ArrowLeft: item.parentElement.closest("[role=treeitem]"),
+    };
+    if (event.key === "ArrowRight" && expanded === "false") this._fold(item, false);
+    else if (event.key === "ArrowLeft" && expanded === "true") this._fold(item, true);
+    else if (event.key in next) this._focus(next[event.key]);
+    else if (event.key === "Enter") item.querySelector("a, button")?.click();
+    else return;
+    event.preventDefault();
+  }
+
+  _fold(item, isFolded) {
+    item.setAttribute("aria-expanded", String(!isFolded));
+    if (isFolded) this._folded.add(item.dataset.name);
+    else this._folded.delete(item.dataset.name);
+  }
+
+  _focus(item) {
+    if (!item) return;
+    for (const other of this._items()) other.tabIndex = -1;
+    item.tabIndex = 0;
+    item.focus();
+  }
+}
+
+/** A list of entries, which are updated in place: two with one `id` are the same, `text` tells a change. */
+class Timeline {
+  constructor() {
+    this._items = new Map();
+    this._list = h("ol", { class: "timeline", "aria-label": "Timeline" });
+    this._empty = h("p", { class: "empty", hidden: true }, "No revision, sync or event is known.");
+    this.element = h("div", {}, this._list, this._empty);
+  }
+
+  update(entries) {
+    const newest = entries.toSorted((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, ENTRIES_MAX);
+    const items = new Map();
+    for (const { id, kind, text, draw } of newest) {
+      const item = this._items.get(id) ?? { element: h("li", { class: kind }), text: "" };
+      if (item.text !== text) replace(item.element, ...draw());
+      items.set(id, { element: item.element, text });
+    }
+    this._items = items;
+    arrange(this._list, [...items.values()].map((item) => item.element));
+    this._empty.hidden = newest.length > 0;
+  }
+}
+
+/** Return the entry of a revision, with a link to its difference, and a button if it can be restored. */
+function revisionEntry(revision, href, restore) {
+  const { revision: number, created, deleted, bytes, changed = [] } = revision;
+  const title = deleted ? `Revision ${number}: deleted` : `Revision ${number}`;
+  return entry(`revision ${number}`, created, `revision ${deleted ? "gone" : ""}`, [revision, Boolean(restore)], () => [
+    h("span", { class: "what" }, href ? h("a", { href }, title) : title), age(created),
+    h("p", { class: "text" }, deleted ? "" : counted(bytes, "byte"),
+      changed.length ? `, changed ${changed.map((name) => shown(name, 80)).join(", ")}` : ""),
+    restore && h("button", { type: "button", class: "small", "aria-label": `Restore revision ${number}`, onclick: restore }, "Restore"),
+  ]);
+}
+
+function syncEntry(sync) {
+  const { operation, started, duration_s, error, created, updated, deleted } = sync;
+  const counts = [[created, "created"], [updated, "changed"], [deleted, "deleted"]]
+    .filter(([number]) => number).map(([number, verb]) => `${number} ${verb}`);
+  return entry(`sync ${started}`, started, `sync ${error ? "failed" : "done"}`, sync, () => [
+    h("span", { class: "what text" }, `→ ${shown(operation, 80)}`), age(started),
+    h("p", {}, `${error ? "Sync failed" : "Sync"} in ${duration(duration_s)}`, counts.length ? `: ${counts.join(", ")}` : ""),
+    error && h("p", { class: "bad text" }, shown(error, 2_000)),
+  ]);
+}
+
+function eventEntry(event) {
+  const id = `event ${event.reason} ${event.first} ${event.message}`;
+  return entry(id, event.last, `event ${event.type === "Warning" ? "warning" : ""}`, event, () => [
+    h("span", { class: "what text" }, shown(event.reason, 80)), age(event.last),
+    h("p", { class: "text" }, shown(event.message, 2_000), event.count > 1 ? ` (${event.count} times)` : ""),
+  ]);
+}
+
+function entry(id, time, kind, data, draw) {
+  return { id, time, kind, text: JSON.stringify(data), draw };
 }

@@ -1,22 +1,22 @@
 /** Shows the keys of a controller or a bucket in their order, a page at a time. */
 
 import { button, pause, resume, resync } from "./actions.js";
-import { badge, count, counted, h, link, pathOf, paths, pauseText, replace, shown } from "./dom.js";
+import { field } from "./dialog.js";
+import { badge, count, counted, h, link, path, pathOf, pauseText, replace, setText, shown } from "./dom.js";
 import { get, withQuery } from "./server.js";
 import { column, Table } from "./table.js";
 
 const TYPING_MS = 200;
 const STATES = ["failing", "invalid", "quarantined", "paused"];
 
-/** A view of the keys of a route's controller or bucket. */
 export class Keys {
   constructor(route, refresh) {
     this.title = shown(route.controller ?? route.bucket, 80);
     this.live = { view: "keys", controller: route.controller, bucket: route.bucket };
     this._route = route;
     this._refresh = refresh;
-    this._prefix = this._field("prefix", "Keys that begin with", () => this._changed({ prefix: this._prefix.value.trim() }));
-    this._filter = this._field("filter", "Filter this page", () => this._table.filter(this._filter.value.trim()));
+    this._prefix = this._search("prefix", (prefix) => this._changed({ prefix }));
+    this._filter = this._search("filter", (text) => this._table.filter(text));
     this._states = h("nav", { class: "states", "aria-label": "States" });
     this._note = h("p", { class: "muted", role: "status" });
     this._buttons = h("div", { class: "bar-of-tools" });
@@ -27,7 +27,7 @@ export class Keys {
     });
     this.element = h("div", { class: "keys" },
       h("div", { class: "bar-of-tools", role: "search" },
-        this._prefix.closest("label"), this._filter.closest("label"), this._states),
+        field("Keys that begin with", this._prefix), field("Filter this page", this._filter), this._states),
       this._buttons, this._note, this._table.element, this._pages);
     this._read(route.query);
   }
@@ -39,7 +39,6 @@ export class Keys {
     return this._answer;
   }
 
-  /** Show another query of this page. */
   moved(query) {
     this._read(query);
     this._table.selected.clear();
@@ -80,8 +79,7 @@ export class Keys {
         cause && h("a", { href: this._path({ cause: "" }), class: "chip text", title: "Show every cause" }, `${shown(cause, 80)} ×`));
     }
     const place = total ? `${count(offset + 1)}-${count(next ?? total)} of ${counted(total, "key")}` : counted(0, "key");
-    const text = note ? `${place}; ${note}` : place;
-    if (this._note.textContent !== text) this._note.textContent = text;
+    setText(this._note, note ? `${place}; ${note}` : place);
     const page = (label, to) => h("a", { class: "button", href: this._path({ offset: to }) }, label);
     replace(this._pages, offset > 0 && page("Previous page", Math.max(0, offset - 100)), next !== null && page("Next page", next));
   }
@@ -119,18 +117,16 @@ export class Keys {
     const buttons = [["Resync", resync, off.resync], ["Pause", pause, pausing], ["Resume", resume, pausing]]
       .map(([label, action, why]) => button(label, () => action(target), why));
     replace(this._buttons, h("span", { class: "muted" }, `Act on ${subject}:`), ...buttons,
-      h("a", { href: paths.garbage(controller), class: "button" }, "Garbage"));
+      h("a", { href: path("garbage", controller), class: "button" }, "Garbage"));
   }
 
-  _field(name, label, changed) {
-    const input = h("input", {
+  _search(name, changed) {
+    return h("input", {
       type: "search", name, autocomplete: "off", spellcheck: "false", placeholder: name === "prefix" ? "/" : null,
-      oninput: () => {
+      oninput: ({ target }) => {
         clearTimeout(this._typing);
-        this._typing = setTimeout(changed, TYPING_MS);
+        this._typing = setTimeout(() => changed(target.value.trim()), TYPING_MS);
       },
     });
-    h("label", {}, h("span", {}, label), input);
-    return input;
   }
 }

@@ -76,7 +76,6 @@ export async function get(path, query = {}, signal) {
   return (await request(withQuery(path, query), { signal })).json();
 }
 
-/** Request an action. */
 export async function act(action, body) {
   const answer = await request(`/api/actions/${action}`, {
     method: "POST",
@@ -84,13 +83,6 @@ export async function act(action, body) {
     body: JSON.stringify(body),
   });
   return answer.json();
-}
-
-/** Return the content and the file name of a download. */
-export async function download(path, query) {
-  const answer = await request(withQuery(path, query), {});
-  const name = /filename="?([^";]+)/.exec(answer.headers.get("Content-Disposition") ?? "");
-  return { content: await answer.blob(), name: name ? name[1] : "recording.json" };
 }
 
 /** Return the path with a query; an empty value or 0 is left out. */
@@ -147,49 +139,38 @@ export class Live {
   constructor(query, load, failed, tell) {
     [this._query, this._load, this._failed, this._tell] = [query, load, failed, tell];
     this._ended = new AbortController();
-    this._loading = this._pending = this._heard = false;
-    this._loadedMs = this._nextMs = 0;
+    this._heard = false;
     this._heardMs = Date.now();
     this._state = { connected: true, since_s: 0 };
     this._tick = setInterval(() => this._check(), TICK_MS);
     document.addEventListener("visibilitychange", () => this._showed(), { signal: this._ended.signal });
+    this._loads();
     this._open();
-    this.refresh();
   }
 
-  /** Load the view soon. */
+  /** Load the view again soon. */
   refresh() {
-    if (this._pending || this._ended.signal.aborted) return;
-    this._pending = true;
-    if (!this._loading) this._schedule(); // else the end of this load starts the next
+    this._wanted.resolve();
   }
 
-  /** End the stream and the requests of this view. */
   close() {
     this._ended.abort();
     clearInterval(this._tick);
     this._stream.abort();
   }
 
-  _schedule() {
-    setTimeout(() => this._start(), Math.max(0, this._nextMs - Date.now()));
-  }
-
-  async _start() {
-    this._pending = false;
-    this._loading = true;
-    this._loadedMs = Date.now();
-    this._nextMs = Date.now() + INTERVAL_MS;
-    const error = await this._load(this._ended.signal).then(() => null, (reason) => reason);
-    this._loading = false;
-    if (this._ended.signal.aborted) return;
-    this._failed(error);
-    if (error && !(error instanceof ApiError)) console.error(error);
-    if (RETRIED.includes(error?.reason) && !this._pending) {
-      this._nextMs = Date.now() + RETRY_MS;
-      this._pending = true;
+  async _loads() {
+    for (const { signal } = this._ended; !signal.aborted;) {
+      this._wanted = Promise.withResolvers();
+      this._loadedMs = Date.now();
+      const error = await this._load(signal).then(() => null, (reason) => reason);
+      if (signal.aborted) return;
+      this._failed(error);
+      if (error && !(error instanceof ApiError)) console.error(error);
+      const isRetried = RETRIED.includes(error?.reason);
+      await new Promise((ended) => setTimeout(ended, isRetried ? RETRY_MS : INTERVAL_MS));
+      if (!isRetried) await this._wanted.promise;
     }
-    if (this._pending) this._schedule();
   }
 
   async _open() {

@@ -10,7 +10,6 @@ export function column(label, value, options = {}) {
   return { name: label, label, value, ...options };
 }
 
-/** Return a column of numbers. */
 export function numbers(label, value, options = {}) {
   return column(label, value, { kind: "number", draw: (row) => count(value(row)), ...options });
 }
@@ -70,7 +69,6 @@ export class Table {
     this._arrange();
   }
 
-  /** Select these rows, and no others. */
   select(keys) {
     this.selected = new Set(keys);
     for (const box of this._body.querySelectorAll("td.select input")) box.checked = this.selected.has(box.dataset.key);
