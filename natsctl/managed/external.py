@@ -73,18 +73,14 @@ class ExternalClient(Protocol[T]):
 class ExternalConnecter(Protocol[T]):
     """Makes the client for an object, before each observation."""
 
-    async def connect(self, managed: Managed[T]) -> ExternalClient[T]:
-        """Return a client of the object's external system."""
-        ...
+    async def connect(self, managed: Managed[T]) -> ExternalClient[T]: ...
 
 
 @runtime_checkable
 class ExternalDisconnecter(Protocol):
     """Releases what a connecter acquired, at the end of every reconciliation."""
 
-    async def disconnect(self) -> None:
-        """Close the connection."""
-        ...
+    async def disconnect(self) -> None: ...
 
 
 @runtime_checkable

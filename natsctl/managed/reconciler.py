@@ -106,7 +106,6 @@ class KeyEventRecorder(Protocol):
     """Takes events: a `ControllerRuntime`, or any `Recorder`. Never blocks, never raises."""
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        """Record an event about the object *key*."""
         ...
 
 

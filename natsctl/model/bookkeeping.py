@@ -35,7 +35,6 @@ class Deaths(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[str, ...] = ()  # the last processes that died, so that no death counts twice
 
     def __str__(self) -> str:
-        """Return the deaths as a phrase."""
         processes = "1 process" if self.count == 1 else f"{self.count} processes"
         return f"{processes} died during its sync, the last before {self.last}"
 

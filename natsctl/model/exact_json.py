@@ -17,7 +17,6 @@ class ExactNumber(float):
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """Return the number with this text."""
         number = super().__new__(cls, text)
         number.text = text
         return number

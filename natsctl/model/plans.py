@@ -29,7 +29,6 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
     share_from: int = 10
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` if a number is out of range."""
         if not (0 < self.interval_s < math.inf and self.grace_s >= 0 and self.count_max >= 0):
             raise UsageError(
                 "GarbageLimits needs an interval_s above 0, a grace_s and a count_max of 0 or more"

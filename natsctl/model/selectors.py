@@ -68,7 +68,6 @@ class Selector(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Self:
-        """Return a selector of the objects that have all of these labels."""
         return cls(
             tuple(Requirement(key, "in", frozenset([value])) for key, value in labels.items())
         )

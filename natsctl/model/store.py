@@ -521,14 +521,10 @@ class ResourceType(Protocol):
         ...
 
     @property
-    def namespaced(self) -> bool:
-        """True if every object of the kind is in a namespace."""
-        ...
+    def namespaced(self) -> bool: ...
 
     @property
-    def verbs(self) -> Collection[str]:
-        """The supported verbs, such as `list` and `watch`."""
-        ...
+    def verbs(self) -> Collection[str]: ...
 
 
 @runtime_checkable

@@ -84,9 +84,7 @@ class HidingFormatter(logging.Formatter):
 class LogFields(Protocol):
     """Fields that become a mapping only if something is logged."""
 
-    def mapping(self) -> Mapping[str, object]:
-        """Return the fields by name."""
-        ...
+    def mapping(self) -> Mapping[str, object]: ...
 
 
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=_EMPTY)
@@ -128,7 +126,6 @@ class Repeats:
         self._logged: dict[str, float] = {}
 
     def due(self, message: str) -> bool:
-        """Return whether *message* should be logged now."""
         now = self._clock()
         if now - self._logged.get(message, -self._quiet_s) < self._quiet_s:
             return False

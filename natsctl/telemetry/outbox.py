@@ -88,7 +88,6 @@ class Outbox(Generic[E]):
         self._closed = asyncio.Event()
 
     def counted(self, system: str) -> dict[tuple[str, str], int]:
-        """Return how many events were sent, merged into another one, or dropped."""
         return {(system, outcome): count for outcome, count in self.counts.items()}
 
     @property

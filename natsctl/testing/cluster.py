@@ -8,7 +8,7 @@ has a status.
 import asyncio
 import copy
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -78,7 +78,6 @@ class MemoryKinds:
         self._defined: dict[tuple[str, str], MemoryResource | None] = {}
 
     def define(self, api_version: str, kind: str, resource: MemoryResource) -> None:
-        """Define the resource of a kind."""
         self._defined[api_version, kind] = resource
 
     def remove(self, api_version: str, kind: str) -> None:
@@ -110,7 +109,6 @@ class MemoryCluster(Guarded):
         return self.store(kind)
 
     def store(self, kind: KubeKind[Any]) -> "MemoryManifestStore":
-        """Return the kind's store."""
         named = kind.api_version, kind.kind
         if named not in self._kinds:
             self._kinds[named] = _Objects()
@@ -376,7 +374,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         inside = self.kind.holds(joined(metadata.namespace, metadata.name))
         return inside and self.kind.selector.matches(metadata.labels)
 
-    def _listing(self) -> Iterator[WatchEvent]:
+    def _first_events(self, shown: Collection[str] | None) -> Iterator[WatchEvent]:  # noqa: ARG002 - a cluster lists again
         yield Listing("memory")
         for _, document in sorted(self._objects.by_key.items()):
             if self._shows(document):
@@ -432,7 +430,6 @@ class _Objects(WatchedObjects[ObjectChange]):
         return after
 
     def remove(self, key: str) -> Document:
-        """Remove the object and return its last state."""
         self.revision += 1
         self.writes += 1
         last = self.by_key.pop(key)
@@ -480,7 +477,6 @@ def leaves(document: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
 
 
 def _fields_v1(paths: Iterable[Path]) -> Document:
-    """Return the paths as a `FieldsV1`."""
     result: Document = {}
     for path in paths:
         below = result

@@ -92,7 +92,6 @@ class MemoryJetStream:
         self._failure = error
 
     def streams(self) -> list[str]:
-        """Return the names of all streams, in order."""
         return sorted(self._streams)
 
     def consumers(self, stream: str) -> list[str]:

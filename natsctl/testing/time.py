@@ -39,7 +39,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def jump(self, seconds: float) -> None:
-        """Move the clock forward."""
         self._now += seconds
 
     @property
@@ -71,7 +70,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._started(await super().subprocess_exec(*args, **options))
 
     async def subprocess_shell(self, *args: Any, **options: Any) -> Any:
-        """Start a shell command; the clock stands still until it ends."""
         return self._started(await super().subprocess_shell(*args, **options))
 
     def close(self) -> None:

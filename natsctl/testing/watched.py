@@ -30,7 +30,7 @@ class WatchedObjects(Generic[ChangeT]):
     def __init__(self) -> None:
         self.watches: dict[asyncio.Queue[ChangeT | None], None] = {}  # in the order of opening
         self.failure: StoreError | None = None
-        self.losses = 0  # of the proof that a watch can continue
+        self.generation = 0  # grows if no watch may continue where it broke
         self.revision = 0
         self.writes = 0
 
@@ -72,7 +72,8 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         await self._pass()
         with self._watched.queue() as queue:
-            async with aclosing(self._events(queue, shown, self._first_events(shown))) as events:
+            first = list(self._first_events(shown))  # now, while no change is in the queue
+            async with aclosing(self._events(queue, shown, first)) as events:
                 yield events
 
     @property
@@ -82,7 +83,6 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
 
     @property
     def watches(self) -> int:
-        """The number of open watches."""
         return len(self._watched.watches)
 
     def break_watches(self, *, listed: bool = False) -> None:
@@ -91,7 +91,7 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
         If *listed*, none of the next watches can continue, as if the messages that they have seen
         last were gone.
         """
-        self._watched.losses += listed
+        self._watched.generation += listed
         self._watched.notify(None)
 
     def forget(self) -> None:
@@ -104,20 +104,11 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
             self.break_watches()
 
     @abstractmethod
-    def _listing(self) -> Iterable[WatchEvent]:
-        """Return the first events of a watch."""
+    def _first_events(self, shown: Collection[str] | None) -> Iterable[WatchEvent]:
+        """Return the first events of a watch of this view: a list, or what is new."""
 
-    def _first_events(
-        self,
-        shown: Collection[str] | None,  # noqa: ARG002 - for a store that continues a watch
-    ) -> list[tuple[WatchEvent, ChangeT | None]]:
-        """Return the first events of a watch of this view, each with its change."""
-        return [(event, None) for event in self._listing()]
-
-    def _was_taken(
-        self, shown: Collection[str] | None, event: WatchEvent, change: ChangeT | None
-    ) -> None:
-        """Note that the reader with this view has taken an event, which may show a change."""
+    def _was_taken(self, shown: Collection[str] | None, event: WatchEvent) -> None:
+        """Note that the reader with this view has taken an event."""
 
     @abstractmethod
     def _event(self, change: ChangeT) -> WatchEvent | None:
@@ -135,16 +126,16 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
         self,
         queue: "asyncio.Queue[ChangeT | None]",
         shown: Collection[str] | None,
-        first: Iterable[tuple[WatchEvent, ChangeT | None]],
+        first: Iterable[WatchEvent],
     ) -> AsyncGenerator[WatchEvent, None]:
-        for event, change in first:
+        for event in first:
             yield event
-            self._was_taken(shown, event, change)
+            self._was_taken(shown, event)
         while (change := await queue.get()) is not None:
             shown_event = self._event(change)
             if shown_event is not None:
                 yield shown_event
-                self._was_taken(shown, shown_event, change)
+                self._was_taken(shown, shown_event)
         raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
 
 

@@ -73,12 +73,10 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """The controller that declares the kind, with its version, for messages."""
         version = f" {self.controller_version}" if self.controller_version else ""
         return f"controller {self.controller}{version}"
 
     def describes(self, key: str) -> bool:
-        """Return whether *key* may belong to an object of the kind."""
         return matches(self.keys, key)
 
     def replaces(self, published: "KindSchema") -> bool:
@@ -93,7 +91,6 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> tuple[int, int, list[tuple[int, int, str]]]:
-        """The role, the version of the type and the version of the controller, to compare."""
         return _RANKS[self.role], self.version, _parts(self.controller_version)
 
 

@@ -95,7 +95,6 @@ class _Replay:
         self.bystanders.discard(threading.get_ident())
 
     def refuse(self, text: str) -> None:
-        """Report an effect; raises `NotRecordedError`."""
         self.report(text)
         raise NotRecordedError(f"the recording does not have {text}")
 

@@ -90,7 +90,6 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def traceback(self) -> TracebackType | None:
-        """The traceback of the exception in the replay."""
         return None if self.error is None else self.error.__traceback__
 
 

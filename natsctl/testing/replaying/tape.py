@@ -80,12 +80,10 @@ class ReplayTape(Tape):
 
     @property
     def last(self) -> Stored | None:
-        """The last state of a deleted primary."""
         return self.state(self.recording.last)
 
     @property
     def delivery(self) -> Delivery | None:
-        """The change that a watcher got; None if the recording has none."""
         change = self.recording.delivery
         if change is None:
             return None
@@ -93,7 +91,6 @@ class ReplayTape(Tape):
         return msgspec.structs.replace(change, before=before, after=after)
 
     def state(self, number: int | None) -> Stored | None:
-        """Return a state by its number."""
         return None if number is None else self._states[number]
 
     def begin(self, informers: Mapping[str, Informer[Any]]) -> None:

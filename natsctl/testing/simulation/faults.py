@@ -37,7 +37,6 @@ class Choices:
         return self.draw(place)[0]
 
     def below(self, place: str, count: int) -> int:
-        """Return a whole number from 0 to less than *count*."""
         return int(self.share(place) * count)
 
     def pick(self, place: str, options: Sequence[T]) -> T:

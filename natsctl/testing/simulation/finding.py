@@ -231,7 +231,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets and kinds of given objects that the controller never opened."""
 
     def document(self) -> dict[str, Any]:
-        """Return the report as `natsctl simulate -o json` prints it."""
         finding = self.finding
         return {
             "controller": self.controller,

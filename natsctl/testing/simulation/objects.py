@@ -40,7 +40,6 @@ class Desired(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> tuple[str, str]:
-        """The name of the kind, and the key."""
         return self.kind.name, self.key
 
 

@@ -132,7 +132,6 @@ class ProcessLife(Life):
                 return
 
     async def kill(self) -> None:
-        """Cancel every task, until all have ended."""
         for _ in range(KILL_ROUNDS):
             self.tasks = [task for task in self.tasks if not task.done()]
             if not self.tasks:
@@ -154,7 +153,6 @@ class SimulatedProcess:
         self._stopped = False
 
     async def run(self) -> None:
-        """Run one life after the other until `stop`."""
         while not self._stopped:
             self.starts += 1
             random.seed(f"{self._group.seed}/{self.name}/{self.starts}")
@@ -208,7 +206,6 @@ class SimulatedGroup:
         await asyncio.gather(*(process.run() for process in self.processes))
 
     def stop(self) -> None:
-        """End every process at once, as a crash does; `run` returns."""
         for process in self.processes:
             process.stop()
 

@@ -329,7 +329,6 @@ def search_in_processes(
 
 
 def _joined(reports: Sequence[Report], seeds: range, *, interrupted: bool) -> Report:
-    """Return one report of consecutive seeds, up to the first finding."""
     runs, finding, unread = 0, None, [{*report.unread} for report in reports]
     for report in reports:
         runs, finding = runs + report.runs, report.finding
