@@ -8,7 +8,7 @@ has a status.
 import asyncio
 import copy
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -374,7 +374,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         inside = self.kind.holds(joined(metadata.namespace, metadata.name))
         return inside and self.kind.selector.matches(metadata.labels)
 
-    def _first_events(self, shown: Collection[str] | None) -> Iterator[WatchEvent]:  # noqa: ARG002 - a cluster lists again
+    def _listing(self) -> Iterator[WatchEvent]:
         yield Listing("memory")
         for _, document in sorted(self._objects.by_key.items()):
             if self._shows(document):

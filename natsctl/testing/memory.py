@@ -1,5 +1,6 @@
 """Stores in memory with the rules of NATS: revisions, compare-and-set, delete markers, watches."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ import msgspec
 
 from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, TooLargeError
 from natsctl.jetstream.bucket import stream_of
+from natsctl.jetstream.resume import NotResumedError, Proof, Seen
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import (
@@ -27,20 +29,22 @@ from natsctl.testing.jetstream import MemoryJetStream, changes_something
 from natsctl.testing.watched import MemoryRecorder, WatchedObjects, WatchedStore
 
 HISTORY = 5
+DAY = 1 << 50  # far more than the writes of a bucket, which are its clock
 VALUE_BYTES_MAX = 1024 * 1024 - 256  # the default limit of a nats-server, less the headers
 
 
 Entry: TypeAlias = Stored | Deleted
 
 
-class MemoryStore(WatchedStore[Kind[Any], Entry]):
+class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
     """Keeps the objects of one kind in this process; a `Store`.
 
-    The next watch of a view continues where the one before broke, as on NATS, unless the bucket is
-    another one since, or has lost keys.
+    The next watch of a view continues where the one before broke, as on NATS, unless what it has
+    seen differs from the bucket.
 
     Tests inject faults: `break_watches` is a lost connection, `vanish` a purge by an administrator,
-    `recreate` a bucket that was deleted and created again, and `fail` a server that rejects every
+    `recreate` a bucket that was deleted and created again, `rename` another subject transform,
+    `turn_back_clock` a server's clock that was set back, and `fail` a server that rejects every
     request. A fault affects every kind in the same *bucket*.
     """
 
@@ -112,7 +116,6 @@ class MemoryStore(WatchedStore[Kind[Any], Entry]):
         """Remove keys without a delete marker and without an event of a watch."""
         for key in keys:
             del self._bucket.entries[key]
-        self._bucket.generation += 1
 
     def forget(self) -> None:
         self._reader = None
@@ -122,10 +125,21 @@ class MemoryStore(WatchedStore[Kind[Any], Entry]):
         self._bucket.recreate()
         self.break_watches()
 
+    def rename(self) -> None:
+        """Move the keys to other subjects, as another transform does, and end every watch.
+
+        The next watches list again: what was seen has other names now.
+        """
+        self.break_watches(listed=True)
+
+    def turn_back_clock(self) -> None:
+        """Let what is written from now on be a day older, as if the server's clock was set back."""
+        self._bucket.clock -= DAY
+
     def backup(self) -> "Backup":
         """Return a copy of the bucket for `restore`."""
         entries = {key: list(entries) for key, entries in self._bucket.entries.items()}
-        return Backup(entries, self._bucket.revision)
+        return Backup(entries, self._bucket.revision, dict(self._bucket.times))
 
     def restore(self, backup: "Backup") -> None:
         """Replace the bucket by an older copy, as a restored backup of a server does."""
@@ -166,50 +180,98 @@ class MemoryStore(WatchedStore[Kind[Any], Entry]):
         newest = (entry for entry in self._bucket.newest() if matches(self._pattern, entry.key))
         return sorted(newest, key=lambda entry: entry.revision)
 
-    def _first_events(self, shown: Collection[str] | None) -> list[WatchEvent]:
-        bucket, newest, reader = self._bucket, self._newest(), self._reader
-        end = Listed(bucket.revision)  # `vanish` may have removed the newest entry
-        if shown is not None and reader is not None and reader.may_continue(shown, bucket):
-            later = (entry for entry in newest if entry.revision > reader.revision)
-            return [*map(_shown, later), end]
-        if shown is not None:
-            self._reader = _Reader(shown, bucket.generation)
-        incarnation = str(bucket.incarnation)
-        if self._fallbacks is None:
-            self._fallbacks = bucket.fallbacks
-        elif self._fallbacks != bucket.fallbacks:
-            incarnation = f"{incarnation}#{bucket.fallbacks}"
-        return [Listing(incarnation), *map(_shown, newest), end]
+    def _listing(self) -> list[WatchEvent]:
+        newest = self._newest()
+        events = [entry if isinstance(entry, Deleted) else Applied(entry) for entry in newest]
+        revision = self._bucket.revision  # `vanish` may have removed the newest entry
+        if self._fallbacks != self._bucket.fallbacks and self._fallbacks is not None:
+            incarnation = f"{self._bucket.incarnation}#{self._bucket.fallbacks}"
+        else:
+            self._fallbacks, incarnation = self._bucket.fallbacks, str(self._bucket.incarnation)
+        return [Listing(incarnation), *events, Listed(revision)]
 
-    def _event(self, change: Entry) -> WatchEvent | None:
-        return _shown(change) if matches(self._pattern, change.key) else None
+    def _event(self, change: tuple[Entry, int]) -> WatchEvent | None:
+        return _shown(change[0]) if matches(self._pattern, change[0].key) else None
 
-    def _was_taken(self, shown: Collection[str] | None, event: WatchEvent) -> None:
+    def _first_events(
+        self, shown: Collection[str] | None
+    ) -> list[tuple[WatchEvent, tuple[Entry, int] | None]]:
+        bucket, times = self._bucket, self._bucket.times
+        if shown is None:
+            return [(event, None) for event in self._listing()]
+        if self._reader is None or self._reader.shown is not shown:
+            self._reader = _Reader(shown)
         reader = self._reader
-        if reader is None or shown is not reader.shown:
-            return
-        match event:
-            case Applied(stored):
-                reader.revision = stored.revision
-            case Deleted(revision=revision):
-                reader.revision = revision
-            case Listed(revision=revision):
-                reader.revision, reader.complete = revision, True
-            case _:
-                pass
+        entries = self._since(reader) if reader.may_continue(bucket) else None
+        if entries is None:
+            begin, *_, end = self._listing()
+            entries = self._newest()
+            reader.begin(bucket)
+            first: list[tuple[WatchEvent, tuple[Entry, int] | None]] = [(begin, None)]
+        else:
+            end, first = Listed(bucket.revision), []
+        reader.complete = False
+        changes = [(_shown(entry), (entry, times.get(entry.revision, 0))) for entry in entries]
+        return [*first, *changes, (end, None)]
+
+    def _since(self, reader: "_Reader") -> list[Entry] | None:
+        """Return the entries that follow what a reader has seen, None if more has changed."""
+        proof, times = Proof(reader.seen), self._bucket.times
+        kept = [entry for entry in self._bucket.all() if matches(self._pattern, entry.key)]
+        repeated = [entry for entry in kept if entry.revision >= reader.seen.first]
+        try:
+            proof.compare(
+                (entry.key, entry.revision, times.get(entry.revision, 0)) for entry in repeated
+            )
+            proof.finish()
+        except NotResumedError:
+            return None
+        new = [entry for entry in repeated if entry.revision > reader.seen.last]
+        names = {*reader.shown, *reader.deleted, *(entry.key for entry in new)}
+        return new if len(names) == len({entry.key for entry in kept}) else None
+
+    def _was_taken(
+        self,
+        shown: Collection[str] | None,
+        event: WatchEvent,
+        change: tuple[Entry, int] | None,
+    ) -> None:
+        reader = self._reader
+        if reader is not None and shown is reader.shown:
+            if change is not None:
+                reader.note(*change)
+            elif isinstance(event, Listed):
+                reader.complete = True
 
 
 class _Reader:
-    """How far the reader of a view has come, and in which generation of its bucket."""
+    """What the reader of one view has seen of a bucket."""
 
-    def __init__(self, shown: Collection[str], generation: int) -> None:
+    def __init__(self, shown: Collection[str]) -> None:
         self.shown = shown
-        self.revision = 0
+        self.seen = Seen()
+        self.deleted: set[str] = set()
         self.complete = False  # whether it has taken a whole list
-        self._generation = generation
+        self._of = (0, 0)
 
-    def may_continue(self, shown: Collection[str], bucket: "_Bucket") -> bool:
-        return self.complete and self.shown is shown and self._generation == bucket.generation
+    def may_continue(self, bucket: "_Bucket") -> bool:
+        """Return whether the bucket may be the one that was seen."""
+        is_same = self._of == (bucket.incarnation, bucket.losses)
+        has_seen = self.complete and bool(self.seen.newest)
+        return is_same and has_seen and self.seen.last <= bucket.revision
+
+    def begin(self, bucket: "_Bucket") -> None:
+        """Begin a list."""
+        self.seen, self._of = Seen(), (bucket.incarnation, bucket.losses)
+        self.deleted.clear()
+
+    def note(self, entry: Entry, time: int) -> None:
+        """Note an entry that was taken."""
+        self.seen.note(((entry.key, entry.revision, time),))
+        if isinstance(entry, Deleted):
+            self.deleted.add(entry.key)
+        else:
+            self.deleted.discard(entry.key)
 
 
 def _shown(entry: Entry) -> WatchEvent:
@@ -217,13 +279,14 @@ def _shown(entry: Entry) -> WatchEvent:
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A copy of a bucket: the entries of its keys, and its revision."""
+    """A copy of a bucket: the entries of its keys, its revision, and when each was written."""
 
     entries: dict[str, list[Entry]]
     revision: int
+    times: dict[int, int] = {}
 
 
-class _Bucket(WatchedObjects[Entry]):
+class _Bucket(WatchedObjects["tuple[Entry, int]"]):
     """The entries of one bucket, which several kinds may share."""
 
     def __init__(self, kind: Kind[Any]) -> None:
@@ -231,6 +294,8 @@ class _Bucket(WatchedObjects[Entry]):
         declared = kind if isinstance(kind, KvKind) else None
         self.value_bytes_max = (declared and declared.max_value_bytes) or VALUE_BYTES_MAX
         self.entries: dict[str, list[Entry]] = defaultdict(list)
+        self.times: dict[int, int] = {}  # when each revision was stored
+        self.clock = 0
         self.incarnation = 1
         self.fallbacks = 0
         self._history = (declared and declared.history) or HISTORY
@@ -242,29 +307,35 @@ class _Bucket(WatchedObjects[Entry]):
     def newest(self) -> list[Stored | Deleted]:
         return [entries[-1] for entries in self.entries.values() if entries]
 
+    def all(self) -> list[Entry]:
+        """Return every entry, in the order of revisions."""
+        entries = itertools.chain.from_iterable(self.entries.values())
+        return sorted(entries, key=lambda entry: entry.revision)
+
     def history(self, key: str) -> list[Stored | Deleted]:
         return list(self.entries.get(key, ()))
 
     def append(self, entry: Stored | Deleted, *, purge: bool = False) -> None:
         self.writes += 1
+        self.clock += 1
         self.revision = entry.revision
         entries = self.entries[entry.key]
         entries.append(entry)
         del entries[: -1 if purge else -self._history]
-        self.notify(entry)
+        self.times[entry.revision] = self.clock
+        self.notify((entry, self.clock))
 
     def recreate(self) -> None:
         self.entries.clear()
+        self.times.clear()
         self.revision = 0
         self.incarnation += 1
-        self.generation += 1
 
     def restore(self, backup: Backup) -> None:
         self.entries.clear()
         self.entries |= {key: list(entries) for key, entries in backup.entries.items()}
-        self.revision = backup.revision
+        self.revision, self.times = backup.revision, dict(backup.times)
         self.fallbacks += 1
-        self.generation += 1
 
 
 class MemoryStores(Guarded):

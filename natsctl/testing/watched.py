@@ -30,7 +30,7 @@ class WatchedObjects(Generic[ChangeT]):
     def __init__(self) -> None:
         self.watches: dict[asyncio.Queue[ChangeT | None], None] = {}  # in the order of opening
         self.failure: StoreError | None = None
-        self.generation = 0  # grows if no watch may continue where it broke
+        self.losses = 0  # of the proof that a watch can continue
         self.revision = 0
         self.writes = 0
 
@@ -72,8 +72,7 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         await self._pass()
         with self._watched.queue() as queue:
-            first = list(self._first_events(shown))  # now, while no change is in the queue
-            async with aclosing(self._events(queue, shown, first)) as events:
+            async with aclosing(self._events(queue, shown, self._first_events(shown))) as events:
                 yield events
 
     @property
@@ -91,7 +90,7 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
         If *listed*, none of the next watches can continue, as if the messages that they have seen
         last were gone.
         """
-        self._watched.generation += listed
+        self._watched.losses += listed
         self._watched.notify(None)
 
     def forget(self) -> None:
@@ -104,11 +103,20 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
             self.break_watches()
 
     @abstractmethod
-    def _first_events(self, shown: Collection[str] | None) -> Iterable[WatchEvent]:
-        """Return the first events of a watch of this view: a list, or what is new."""
+    def _listing(self) -> Iterable[WatchEvent]:
+        """Return the first events of a watch."""
 
-    def _was_taken(self, shown: Collection[str] | None, event: WatchEvent) -> None:
-        """Note that the reader with this view has taken an event."""
+    def _first_events(
+        self,
+        shown: Collection[str] | None,  # noqa: ARG002 - for a store that continues a watch
+    ) -> list[tuple[WatchEvent, ChangeT | None]]:
+        """Return the first events of a watch of this view, each with its change."""
+        return [(event, None) for event in self._listing()]
+
+    def _was_taken(
+        self, shown: Collection[str] | None, event: WatchEvent, change: ChangeT | None
+    ) -> None:
+        """Note that the reader with this view has taken an event, which may show a change."""
 
     @abstractmethod
     def _event(self, change: ChangeT) -> WatchEvent | None:
@@ -126,16 +134,16 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
         self,
         queue: "asyncio.Queue[ChangeT | None]",
         shown: Collection[str] | None,
-        first: Iterable[WatchEvent],
+        first: Iterable[tuple[WatchEvent, ChangeT | None]],
     ) -> AsyncGenerator[WatchEvent, None]:
-        for event in first:
+        for event, change in first:
             yield event
-            self._was_taken(shown, event)
+            self._was_taken(shown, event, change)
         while (change := await queue.get()) is not None:
             shown_event = self._event(change)
             if shown_event is not None:
                 yield shown_event
-                self._was_taken(shown, shown_event)
+                self._was_taken(shown, shown_event, change)
         raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
 
 

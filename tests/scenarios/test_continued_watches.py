@@ -76,11 +76,9 @@ async def test_it_lists_after_the_oldest_keys_were_evicted(bed: Bed) -> None:
     await bed.lists()
 
 
-async def test_it_lists_if_its_proof_is_lost(bed: Bed) -> None:
-    bed.store.break_watches(listed=True)
+async def test_it_lists_after_all_that_was_seen_last_was_replaced(bed: Bed) -> None:
+    await bed.put(*KEYS)
     await bed.lists()
-    await bed.put("k.1")
-    await bed.continues(1)
 
 
 async def test_it_lists_a_recreated_bucket(bed: Bed) -> None:
@@ -100,4 +98,31 @@ async def test_it_lists_a_bucket_restored_to_an_older_state(bed: Bed, written: l
     await bed.reader.catch_up()
     bed.store.restore(backup)
     await bed.put(*written)
+    await bed.lists(anew=True)
+
+
+async def test_it_lists_a_bucket_whose_subjects_were_renamed(bed: Bed) -> None:
+    bed.store.rename()
+    await bed.lists()
+    await bed.put("k.1")
+    await bed.continues(1)
+
+
+async def test_a_clock_that_was_set_back_changes_nothing(bed: Bed) -> None:
+    for _ in range(2):
+        bed.store.turn_back_clock()
+        await bed.put("k.1", "k.2", "k.new")
+        await bed.continues(3)
+    bed.store.vanish("k.3")
+    await bed.lists()
+
+
+async def test_it_lists_a_restored_bucket_although_its_clock_was_set_back(bed: Bed) -> None:
+    backup = bed.store.backup()
+    bed.store.turn_back_clock()
+    await bed.put("k.new", "k.1")
+    await bed.reader.catch_up()
+    bed.store.restore(backup)
+    bed.store.turn_back_clock()
+    await bed.put("k.new", "k.1")
     await bed.lists(anew=True)

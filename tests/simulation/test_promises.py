@@ -4,13 +4,14 @@ No change is lost, no sync acts on a state older than its own last write, and no
 one key: with one process, with three that elect a leader, and with three that share the keys.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from natsctl import secondary
 from natsctl.core.coordination.shares import Shares
-from natsctl.testing import SimulationError, simulate
+from natsctl.testing import MemoryStore, SimulationError, simulate
 from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation, mode_of
@@ -79,6 +80,21 @@ def test_processes_that_take_without_an_end_mark_break_a_promise(
         violation = next(filter(None, (run.violation for run in ran)))  # not shrunk: that's slow
     assert violation.property is Property.EXCLUSIVE
     assert "work on the same keys" in violation.detail
+
+
+@pytest.mark.parametrize("fault", [MemoryStore.rename, MemoryStore.turn_back_clock])
+def test_an_administrator_renames_subjects_and_sets_clocks_back(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[MemoryStore], None]
+) -> None:
+    stores: list[MemoryStore] = []
+
+    def noted(store: MemoryStore) -> None:
+        stores.append(store)
+        fault(store)
+
+    monkeypatch.setattr(MemoryStore, fault.__name__, noted)
+    run(careful.Held, 3, storm=True)
+    assert stores
 
 
 class Forgetful(careful.Shops):

@@ -17,7 +17,7 @@ from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.objects import PAUSED
 from natsctl.model.store import Store
 from natsctl.testing.cluster import pruned
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.simulation.faults import Choices, Fault, Faults
 from natsctl.testing.simulation.network import OWN_BUCKETS, Network, Write, place_of
 from natsctl.testing.simulation.objects import StoredObjects, put, remove, store_of
@@ -245,11 +245,19 @@ class Run:
         return done
 
     def _break_watches(self, number: int) -> str:
-        """Break the watches of a store; most of the next ones list again."""
+        """Break the watches of a store: what they have seen may stay, or get other names."""
         kinds = (*self._subject.kinds, LEASES)
         way, which = divmod(number, len(kinds))
-        store_of(self._stores, kinds[which]).break_watches(listed=bool(way % 3))
-        return f"break the watches of {place_of(kinds[which])}"
+        store, done = store_of(self._stores, kinds[which]), ""
+        if isinstance(store, MemoryStore) and way % 2:
+            store.turn_back_clock()
+            done = ", set its clock back"
+        if isinstance(store, MemoryStore) and way % 3:
+            store.rename()
+            done += ", and rename its subjects"
+        else:
+            store.break_watches()
+        return f"break the watches of {place_of(kinds[which])}{done}"
 
     def _later(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         async def act() -> None:
