@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -39,7 +40,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
 SECRET = "s3cret"
 USERS = ("daemon", "operator", "viewer")
 RESPONSES = 'allow_responses: { max: 1, expires: "1m" }'
-ATTEMPTS = 4
+TRACED = "trace: true\nmax_traced_msg_len: 1\n"
 MANY, SIZE = 400, 10_000  # enough large objects for flow control
 
 
@@ -49,11 +50,22 @@ def documented() -> str:
     return block[1]
 
 
-def subjects() -> Iterator[tuple[str, str]]:
-    """Yield every user with each of its allowed subjects."""
+def subjects() -> Iterator[tuple[str, str, str]]:
+    """Yield every user with each subject to which it may publish or subscribe."""
+    lists = re.compile(r"(publish|subscribe): {\s*allow: \[(.*?)\]", re.DOTALL)
     for part in documented().split("user: ")[1:]:
-        for subject in re.findall(r'"([^"]*[.>*][^"]*)"', part):
-            yield part.split()[0], subject
+        for kind, allowed in lists.findall(part):
+            for subject in re.findall(r'"([^"]+)"', allowed):
+                yield part.split()[0], kind, subject
+
+
+def operations(server: NatsServer) -> dict[tuple[str, str], set[str]]:
+    """Return the subjects to which each user published or subscribed, from the traced log."""
+    done = defaultdict[tuple[str, str], set[str]](set)
+    traced = r'/user:(\w+)" - <<- \[H?(PUB|SUB) (\S+)'
+    for name, operation, subject in re.findall(traced, server.log()):
+        done[name, "publish" if operation == "PUB" else "subscribe"].add(subject)
+    return done
 
 
 def without(user: str, text: str, *, config: str = "") -> str:
@@ -202,33 +214,20 @@ def test_the_documented_permissions_are_those_that_rbac_prints() -> None:
     assert documented() == "\n".join([*printed, ""])
 
 
-async def test_the_documented_permissions_suffice(tmp_path: Path) -> None:
-    async with served(tmp_path, documented()) as server:
+async def test_the_documented_permissions_suffice_and_each_is_needed(tmp_path: Path) -> None:
+    """A permission is needed if it alone allows something that its user does."""
+    async with served(tmp_path, f"{documented()}{TRACED}") as server:
         await run_all_operations(server)
         assert [violations(server, name) for name in USERS] == [[], [], []]
-
-
-@pytest.mark.parametrize(("name", "subject"), list(subjects()))
-async def test_every_documented_permission_is_needed(
-    name: str, subject: str, tmp_path: Path
-) -> None:
-    def missed(server: NatsServer) -> bool:
-        return any(matches(subject, tried) for tried in violations(server, name))
-
-    reduced = without(name, f'"{subject}"')
-    controls_flow = "$JS.FC" in subject
-    if name == "daemon" and controls_flow:
-        # flow control works as a response for a minute
-        reduced = without(name, RESPONSES, config=reduced)
-    for attempt in range(ATTEMPTS):  # the operations fail early on a slow machine
-        async with (
-            served(tmp_path / str(attempt), reduced) as server,
-            running_all_operations(server, large=MANY if controls_flow else 1) as running,
-        ):
-            await eventually(lambda: missed(server) or running.done(), within_s=200)
-            if missed(server):
-                return
-    raise AssertionError(f"{subject} is not needed")
+        done = operations(server)
+    unneeded = []
+    for name, kind, subject in subjects():
+        others = [each for user, of, each in subjects() if (user, of) == (name, kind)]
+        others.remove(subject)
+        tried = [each for each in done[name, kind] if matches(subject, each)]
+        if all(any(matches(other, each) for other in others) for each in tried):
+            unneeded.append((name, kind, subject))
+    assert unneeded == []
 
 
 async def test_a_daemon_that_may_not_respond_is_silent(tmp_path: Path) -> None:
