@@ -288,7 +288,10 @@ class HookController(Controller):
         if slot is None:
             readable = ", ".join(self._readable) or "nothing"
             raise self._error(f"reads {name!r}, and may read {readable}: declare more with --reads")
-        found = await self.reads.get(self._readable[slot], name.removeprefix(f"{slot}/"))
+        try:
+            found = await self.reads.get(self._readable[slot], name.removeprefix(f"{slot}/"))
+        except InvalidKeyError as error:  # as in `_apply`
+            raise self._error(f"reads {name!r}: {error}") from error
         plain: Document | None = None if found is None else msgspec.to_builtins(found)
         return plain
 

@@ -1,11 +1,11 @@
-"""A service's children in a cluster are known by the keys that the cluster gives them."""
+"""What a service answers about names is taken as a person would mean it."""
 
 import json
 from collections.abc import Mapping
 
 import pytest
 
-from natsctl import HookController, kube, primary, secondary, untyped
+from natsctl import HookController, kube, kv, primary, secondary, untyped
 from natsctl.testing import running
 
 
@@ -57,3 +57,24 @@ async def test_one_child_under_two_names_is_a_failure_of_its_key() -> None:
         await harness.run_for(1)
         (error,) = harness.runtime.status().failing.values()
         assert "v1/ConfigMap 'shops/menu' occurs twice" in error
+
+
+class Profiles(HookController):
+    hook = "shops.sync"
+    hook_reads = (kv(dict, bucket="profiles"),)
+    shops = primary(untyped("shops"))
+
+
+async def test_a_read_of_no_legal_key_is_retried_because_the_next_answer_may_be_right() -> None:
+    class Learning(Service):
+        async def request(self, *_: object, **__: object) -> bytes:
+            self.children.append([])
+            return b'{"reads": ["profiles/a..b"]}' if len(self.children) == 1 else b"{}"
+
+    controller = Profiles()
+    controller.requests = service = Learning()
+    async with running(controller) as harness:
+        await harness.stores.store(Profiles.shops.kind).create("shop", b'{"spec":{}}')
+        await harness.run_until_idle()
+        assert harness.runtime.status().failing == {}
+    assert len(service.children) == 2
