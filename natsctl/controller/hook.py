@@ -230,6 +230,7 @@ class HookController(Controller):
     def _decoded(self, text: str) -> HookAnswer:
         try:
             document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+            msgspec.json.decode(text)  # refuses what can't be stored: 1e999, half a character
             answer = msgspec.convert(document, HookAnswer)
         except (ValueError, RecursionError) as error:  # of UTF-8, JSON and msgspec
             raise self._error(f"not a valid answer: {error}") from error

@@ -78,3 +78,18 @@ async def test_a_read_of_no_legal_key_is_retried_because_the_next_answer_may_be_
         await harness.run_until_idle()
         assert harness.runtime.status().failing == {}
     assert len(service.children) == 2
+
+
+@pytest.mark.parametrize("value", ["1e999", r'"\ud83d"', r'"a\ud83db"'])
+async def test_a_value_that_cannot_be_stored_is_refused_and_not_changed(value: str) -> None:
+    class Odd(Service):
+        async def request(self, *_: object, **__: object) -> bytes:
+            return b'{"status": {"a": %s}}' % value.encode()
+
+    controller = Profiles()
+    controller.requests = Odd()
+    async with running(controller) as harness:
+        await harness.stores.store(Profiles.shops.kind).create("shop", b'{"spec":{}}')
+        await harness.run_for(1)
+        (error,) = harness.runtime.status().failing.values()
+        assert error.startswith("HookError: hook shops.sync: not a valid answer: ")
