@@ -27,6 +27,7 @@ from natsctl.core.task_group import first_of, for_each
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
+    InvalidObjectError,
     NotFoundError,
     NotLeadingError,
     StoreError,
@@ -68,6 +69,14 @@ MEMORY: KvKind[Remembered] = kv(Remembered, bucket="natsctl", history=1, replica
 """The key `gc.NAME` has the state for the controller NAME."""
 
 
+def _remembered(record: Stored | None) -> Remembered | None:
+    """Return the remembered state; None without a record, or if it's damaged."""
+    try:
+        return None if record is None else MEMORY.decode(record.value)
+    except InvalidObjectError:
+        return None
+
+
 class Evidence:
     """Decides what the bucket of primaries proves; call `review` before the other methods.
 
@@ -89,7 +98,7 @@ class Evidence:
 
     @property
     def _stored(self) -> Remembered | None:
-        return None if self._record is None else MEMORY.decode(self._record.value)
+        return _remembered(self._record)
 
     @property
     def _incarnation(self) -> str:
@@ -186,8 +195,7 @@ class Evidence:
             self.held = reason
 
         def change(current: Stored | None) -> bytes:
-            unknown = Remembered(incarnation=incarnation)
-            before = unknown if current is None else MEMORY.decode(current.value)
+            before = _remembered(current) or Remembered(incarnation=incarnation)
             is_continued = before.held and before.incarnation == incarnation
             earlier = (before.since or 0) if is_continued else 0
             state = msgspec.structs.replace(
@@ -239,9 +247,9 @@ class Evidence:
 
         def change(current: Stored | None) -> bytes:
             """Keep what another process has seen, and whether it holds collection."""
-            if current is None:
+            known = _remembered(current)
+            if current is None or known is None:
                 return msgspec.json.encode(state)
-            known = MEMORY.decode(current.value)
             if bool(known.held) != bool(state.held) or known.incarnation != state.incarnation:
                 return current.value
             most = max(state, known, key=lambda seen: seen.owners)

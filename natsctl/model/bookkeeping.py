@@ -1,5 +1,7 @@
 """The records of controllers in the bucket `natsctl`: their names and forms."""
 
+from typing import Annotated
+
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS
@@ -50,7 +52,7 @@ def deaths_in(value: bytes) -> Deaths | None:
 class LastingFailure(msgspec.Struct, frozen=True, gc=False):
     """A key that fails: since when, in seconds since 1970, and the last error."""
 
-    since_s: float
+    since_s: Annotated[float, msgspec.Meta(ge=0.0, lt=253_402_300_800.0)]  # to the year 9999
     error: str
 
 

@@ -33,9 +33,14 @@ async def stopped_after_a_gc_cycle(*keys: str) -> AppClient:
 # ---- the GC record
 
 
-async def test_garbage_is_not_collected_without_a_gc_record_until_a_user_accepts() -> None:
+@pytest.mark.parametrize("damaged", [None, b"{", b'{"incarnation":5}'])
+async def test_garbage_is_not_collected_without_a_gc_record_until_a_user_accepts(
+    damaged: bytes | None,
+) -> None:
     client = await stopped_after_a_gc_cycle(*KEYS)
     await client.stores.store(MEMORY).delete("gc.apps")
+    if damaged is not None:
+        await client.stores.store(MEMORY).create("gc.apps", damaged)
     client.apps.vanish("app-0", "app-1")  # as in a partly restored bucket
     for _ in range(2):
         async with running(Apps(), stores=client.stores) as harness:

@@ -219,6 +219,17 @@ async def test_the_record_of_a_failure_is_deleted_when_a_sync_succeeds(
         assert (hosted.status().failing, hosted.status().unhealthy) == ({}, 0)
 
 
+@pytest.mark.parametrize("since_s", [b"1e300", b"-1e12", b"1e18"])
+async def test_a_damaged_record_of_a_failure_is_ignored(
+    make: Make, stores: MemoryStores, since_s: bytes
+) -> None:
+    record = b'{"since_s":%s,"error":"no"}' % since_s
+    await stores.store(kv(bytes, bucket="natsctl")).create("controllers.things.failing.a", record)
+    async with running(make(stores, [])) as hosted:
+        await eventually(lambda: hosted.status().failing_since)
+        assert hosted.status().failing_since["a"].year < 2100
+
+
 def repair(controller: Things | Watching | Syncing) -> None:
     """Let the syncs succeed from now on."""
     if isinstance(controller, Things):
