@@ -254,7 +254,7 @@ def _branch(kind: Kind[Any], stored: Stored) -> Branch:
 
 def held_by(document: Document | None) -> str:
     """Return which finalizers hold an object that is being deleted; empty if none does."""
-    finalizers = documents.finalizers_of(document or {})
+    finalizers = [*map(str, documents.finalizers_of(document or {}))]
     if not finalizers or not documents.metadata_of(document or {}).get("deletionTimestamp"):
         return ""
     return hidden(f"held by {enumerated(finalizers, FINALIZERS_MAX)}")

@@ -27,6 +27,10 @@ JUNK = [
     pytest.param(b"{}", id="no spec"),
     pytest.param({"spec": {"text": 7}}, id="a wrong type"),
     pytest.param({"spec": {"text": "hi"}, "metadata": {"labels": [1]}}, id="wrong metadata"),
+    pytest.param(
+        {"spec": {"text": "hi"}, "metadata": {"finalizers": [[]], "deletionTimestamp": "now"}},
+        id="wrong finalizers",
+    ),
     pytest.param(b'{"spec": ' + b"[" * 100_000, id="too deep for the parser"),
     pytest.param(b'{"more": ' + b"[" * 9_999 + b"]" * 9_999 + b"}", id="deep unknown field"),
 ]
@@ -76,6 +80,7 @@ async def test_an_invalid_object_is_reported_and_its_last_valid_state_is_kept(
         assert list(harness.runtime.status().invalid) == ["shop"]
         explanation = harness.runtime.explain("shop")
         assert (explanation.exists, explanation.invalid != "") == (True, True)
+        assert harness.runtime.tree("shop").ready == "Invalid"
         reason, message = client.events("shop")[-1]
         assert reason == "InvalidObject"
         assert f"revision {revision} is invalid and skipped" in message
