@@ -1,5 +1,6 @@
 """Simulation finds each of these bugs within 500 runs, and passes the same controllers without."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -146,6 +147,17 @@ def test_objects_that_the_controller_never_opens_are_reported() -> None:
     assert report.unread == ("confgs",)
     read = simulate(faulty.ReadsByName, objects=faulty.WITH_CONFIG, runs=3)
     assert read.unread == ()
+
+
+def test_an_interrupted_simulation_does_not_count_as_passed() -> None:
+    interrupts = iter([signal.SIGINT])
+
+    def interrupt(_objects: StoredObjects) -> None:
+        for number in interrupts:
+            signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(faulty.FixedNames, objects=faulty.DOCUMENTS, runs=3, always=interrupt)
 
 
 @pytest.mark.parametrize("case", CORRECT, ids=_name)

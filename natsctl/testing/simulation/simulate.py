@@ -93,6 +93,8 @@ def simulate(
         report = simulation.search(range(seed, seed + runs))
     if report.finding is not None:
         raise SimulationError(report.finding)
+    if report.interrupted:
+        raise KeyboardInterrupt  # what has not run has not passed
     return report
 
 
