@@ -63,13 +63,14 @@ def key_patterns(keys: str | Iterable[str]) -> str:
     if not patterns or any(not pattern or pattern.split() != [pattern] for pattern in patterns):
         raise UsageError(f"keys={keys!r}: give one or several patterns, such as 'eu.>'")
     for first, second in itertools.combinations(patterns, 2):
-        if _overlap(first.split("."), second.split(".")):
+        if overlap(first, second):
             raise UsageError(f"keys={keys!r}: a key can match both {first} and {second}")
     return " ".join(patterns)
 
 
-def _overlap(first: list[str], second: list[str]) -> bool:
-    for mine, other in itertools.zip_longest(first, second):
+def overlap(first: str, second: str) -> bool:
+    """Return whether a key, or a subject, can match both patterns."""
+    for mine, other in itertools.zip_longest(first.split("."), second.split(".")):
         if mine is None or other is None:
             return False
         if ">" in {mine, other}:

@@ -1,8 +1,8 @@
 """Label selectors, in the syntax of `kubectl -l`."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Literal, Self
 
 import msgspec
 
@@ -14,7 +14,13 @@ _NAME_RULE = "at most 63 letters, digits, - _ or ., with a letter or digit at bo
 _PART = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _KEY = re.compile(rf"(?:(?P<domain>{_PART}(?:\.{_PART})*)/)?{_NAME}")
 _VALUE = re.compile(rf"(?:{_NAME})?")
-_TOKEN = re.compile(r"\s*(?:(?P<sign>!=|==|[=!(),<>])|(?P<word>[^\s=!(),<>]+)|$)")
+_WORD = r"[^\s=!(),<>]"
+_REQUIREMENT = re.compile(
+    rf"\s*(?:(?P<absent>!)\s*(?={_WORD}+\s*(?:,|$)))?(?P<key>{_WORD}+)"
+    rf"(?:\s*(?P<sign>==?|!=)\s*(?P<value>{_WORD}*)"
+    r"|\s+(?P<operator>in|notin)\s*\((?P<values>[^()=!<>]*)\))?\s*(?P<end>,|$)"
+)
+_FORMS = "a, !a, a=b, a!=b, a in (b,c) or a notin (b,c)"
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -76,9 +82,20 @@ class Selector(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> Self:
         """Parse a selector such as `a=b,c!=d,e in (x,y),f notin (z),g,!h`.
 
-        Raises `UsageError` that marks the error in the text.
+        Raises `UsageError` that marks the invalid requirement in the text.
         """
-        return cls(tuple(_Parser(text).selector()))
+        requirements: list[Requirement] = []
+        position, more = 0, bool(text.strip())
+        while more:
+            match = _REQUIREMENT.match(text, position)
+            if match is None:
+                raise _invalid(text, position, f"expected {_FORMS}")
+            try:
+                requirements.append(_requirement(match))
+            except UsageError as error:
+                raise _invalid(text, position, str(error)) from None
+            position, more = match.end(), match["end"] == ","
+        return cls(tuple(requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(requirement.matches(labels) for requirement in self.requirements)
@@ -88,90 +105,20 @@ class Selector(msgspec.Struct, frozen=True):
         return type(self)(tuple(unmet))
 
 
-class _Token(NamedTuple):
-    text: str  # empty at the end
-    position: int
-    is_word: bool
+def _requirement(match: re.Match[str]) -> Requirement:
+    key, sign, operator = match["key"], match["sign"], match["operator"]
+    if sign:
+        return Requirement(key, "notin" if sign == "!=" else "in", frozenset([match["value"]]))
+    if operator:
+        values = match["values"].split(",") if match["values"].strip() else ()
+        stripped = frozenset(value.strip() for value in values)
+        return Requirement(key, "in" if operator == "in" else "notin", stripped)
+    return Requirement(key, "absent" if match["absent"] else "exists")
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._text, self._tokens = text, _tokens(text)
-        self._next = next(self._tokens)
-
-    def selector(self) -> Iterator[Requirement]:
-        if not self._next.text:
-            return
-        yield self._requirement()
-        while self._next.text:
-            self._expect(",", or_else="a comma")
-            yield self._requirement()
-
-    def _requirement(self) -> Requirement:
-        if self._accept("!"):
-            return Requirement(self._word("a label's key", _broken_key_rule), "absent")
-        key = self._word("a label's key", _broken_key_rule)
-        if sign := self._accept("=", "==", "!="):
-            values = frozenset([self._value()])
-            return Requirement(key, "notin" if sign == "!=" else "in", values)
-        if self._accept("in"):
-            return Requirement(key, "in", self._values())
-        if self._accept("notin"):
-            return Requirement(key, "notin", self._values())
-        if self._next.text not in {"", ","}:
-            raise self._error("=, !=, in, notin or a comma")
-        return Requirement(key, "exists")
-
-    def _values(self) -> frozenset[str]:
-        self._expect("(", or_else="( and values")
-        if self._next.text == ")":
-            raise self._error("a value")
-        values = [self._value()]
-        while not self._accept(")"):
-            self._expect(",", or_else="a comma or )")
-            values.append(self._value())
-        return frozenset(values)
-
-    def _value(self) -> str:
-        """Take a value; it's empty before a comma, a closing bracket, or the end."""
-        if self._next.text in {"", ",", ")"}:
-            return ""
-        return self._word("a label's value", _broken_value_rule)
-
-    def _word(self, what: str, broken: Callable[[str], str]) -> str:
-        if not self._next.is_word or broken(self._next.text):
-            raise self._error(what, broken(self._next.text))
-        return self._accept(self._next.text)
-
-    def _accept(self, *texts: str) -> str:
-        """Take the next token and return its text if it's one of these, else return ""."""
-        token = self._next
-        if token.text not in texts:
-            return ""
-        self._next = next(self._tokens)
-        return token.text
-
-    def _expect(self, sign: str, *, or_else: str) -> None:
-        if not self._accept(sign):
-            raise self._error(or_else)
-
-    def _error(self, expected: str, rule: str = "") -> UsageError:
-        token = f"{self._next.text!r}" if self._next.text else "the end"
-        reason = f": {rule}" if self._next.is_word and rule else ""
-        shown = re.sub(r"\s", " ", self._text)
-        return UsageError(
-            f"invalid label selector: expected {expected}, found {token}{reason}\n"
-            f"  {shown}\n"
-            f"  {' ' * self._next.position}^"
-        )
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    for match in _TOKEN.finditer(text):
-        group = match.lastgroup
-        if group is not None:
-            yield _Token(match[group], match.start(group), group == "word")
-    yield _Token("", len(text), is_word=False)
+def _invalid(text: str, position: int, reason: str) -> UsageError:
+    shown, start = re.sub(r"\s", " ", text), len(text) - len(text[position:].lstrip())
+    return UsageError(f"invalid label selector: {reason}\n  {shown}\n  {' ' * start}^")
 
 
 def _broken_key_rule(key: str) -> str:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError
+from natsctl.model.keys import overlap
 
 Config: TypeAlias = dict[str, Any]
 
@@ -141,7 +142,7 @@ class MemoryJetStream:
         wanted = {"subjects": [name], **STREAM_DEFAULTS, **config}
         others = (stream.config for stream in self._streams.values())
         taken = [s for other in others if other["name"] != name for s in other["subjects"]]
-        if any(_overlap(ours, theirs) for ours in wanted["subjects"] for theirs in taken):
+        if any(overlap(ours, theirs) for ours in wanted["subjects"] for theirs in taken):
             raise _error("subjects overlap with an existing stream", 10065)
         return wanted
 
@@ -216,14 +217,3 @@ def _consumer_request(stream: _Stream, verb: str, name: str, request: Config) ->
 
 def _error(text: str, code: int) -> StoreError:
     return StoreError(f"{text} ({code})")
-
-
-def _overlap(subject: str, other_subject: str) -> bool:
-    """Return whether a message can match both subjects, which may have wildcards."""
-    ours, theirs = subject.split("."), other_subject.split(".")
-    for our_token, their_token in zip(ours, theirs, strict=False):
-        if ">" in (our_token, their_token):
-            return True
-        if our_token != their_token and "*" not in (our_token, their_token):
-            return False
-    return len(ours) == len(theirs)

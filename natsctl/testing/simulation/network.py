@@ -15,9 +15,16 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
+    Iterator,
     Mapping,
 )
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -151,53 +158,43 @@ class Network:
         if life.crashed or self.calls >= self._calls_max:
             await _hang()
         own = place == LEASES.bucket  # heartbeats never end, and wake nobody
-        if not own:
-            self.calls += 1
-            self.pending += 1
+        self.calls += not own
         target = f"{place}/{name}" if name else place
-        try:
-            return await self._carry(
-                life, operation, place, target, action, types=types, may_send=may_send
-            )
-        finally:
-            if not own:
-                self.pending -= 1
-                self.active_at = _clock()
-
-    async def _carry(
-        self,
-        life: Life,
-        operation: str,
-        place: str,
-        target: str,
-        action: Callable[[], Awaitable[T]],
-        *,
-        types: tuple[FaultType, ...],
-        may_send: Callable[[], None] | None,
-    ) -> T:
-        call = self._numbered(operation, target)
-        fault = self.faults.at(call, types)
-        if fault is not None:
-            self._begin(life, fault)
-        if may_send is not None:
-            may_send()
-        there = back = 0.0
-        if not self._hurried:
-            there, back, _, _ = self._choices.draw(f"latency/{operation}/{target}/{call.number}")
-            await self._travel(there)
-        if fault is not None:
-            if fault.fault is FaultType.LATE:
+        with nullcontext() if own else self._under_way():
+            call = self._numbered(operation, target)
+            fault = self.faults.at(call, types)
+            if fault is not None:
+                self._begin(life, fault)
+            if may_send is not None:
+                may_send()
+            there = back = 0.0
+            if not self._hurried:
+                place_of_draw = f"latency/{operation}/{target}/{call.number}"
+                there, back, _, _ = self._choices.draw(place_of_draw)
+                await self._travel(there)
+            if fault is not None and fault.fault is FaultType.LATE:
                 return await self._arrive_late(fault.seconds, action)
-            await self._fail_before(life, fault, place)
-        if self._away or self._cut:
-            await self._check_reached(life, place)
-        result = await action()
-        if fault is not None:
-            await self._lose_answer(life, fault)
-        await self._travel(back)
-        if life.crashed:
-            await _hang()
-        return result
+            if fault is not None:
+                await self._fail_before(life, fault, place)
+            if self._away or self._cut:
+                await self._check_reached(life, place)
+            result = await action()
+            if fault is not None:
+                await self._lose_answer(life, fault)
+            await self._travel(back)
+            if life.crashed:
+                await _hang()
+            return result
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """Count something as under way: until it ends, the controller isn't idle."""
+        self.pending += 1
+        try:
+            yield
+        finally:
+            self.pending -= 1
+            self.active_at = _clock()
 
     async def _travel(self, drawn: float) -> None:
         seconds = LATENCIES_S[int(drawn * len(LATENCIES_S))]
@@ -308,13 +305,9 @@ class Network:
         return await asyncio.shield(arrival)
 
     async def _act_after(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
-        """Wait before the action, and count both as under way."""
-        self.pending += 1
-        try:
+        with self._under_way():
             await asyncio.sleep(seconds)
             return await action()
-        finally:
-            self.pending -= 1
 
     async def _check_reached(self, life: Life, place: str) -> None:
         if self.faults.over:
