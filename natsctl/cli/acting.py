@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from natsctl.cli.command import (
-    LOCAL_HINT,
     App,
     Labels,
-    Local,
     NamedController,
     SomeObjects,
-    StoreOptions,
     controller_name,
     exit_status,
     exit_with,
@@ -18,12 +15,11 @@ from natsctl.cli.command import (
     report_error,
 )
 from natsctl.cli.terminal import write_line, write_notice
-from natsctl.core.task_group import WORKERS_MAX
-from natsctl.errors import NoDaemonError, NotFoundError, UsageError
+from natsctl.errors import NotFoundError, UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.buckets import Selection
 from natsctl.operate.fleet import Acted, Fleet, open_fleet
-from natsctl.operate.objects import Name, own_keys, parse_names
+from natsctl.operate.objects import Name, parse_names
 from natsctl.operate.pauses import duration_in, new_pause
 
 app = App()
@@ -141,53 +137,28 @@ def _check_whole(words: Sequence[str], command: str, *, whole: bool, chosen: boo
 
 
 @app.add(
-    "natsctl resync",
     "natsctl resync greetings/shop greetings/market",
     "natsctl resync --failing",
-    "natsctl resync greetings shop --local -c controllers.greetings:Greetings --verbose",
-    workers=f"NUMBER>=1<={WORKERS_MAX} | Number of keys that are synced concurrently",
-    verbose="-v | With --local, log the traceback of each failure",
+    "natsctl resync -c greetings",
 )
 async def resync(
-    stores: StoreOptions,
+    options: NatsOptions,
     *,
     objects: SomeObjects = None,
     controller: NamedController = None,
     selector: Labels = "",
     failing: Failing = False,
-    local: Local = False,
-    workers: int | None = None,
-    verbose: bool = False,
 ) -> None:
-    """Sync keys now.
+    """Sync keys now: those of the objects, or all keys of a controller.
 
     The daemon that leads the controller enqueues the keys, even those that failed permanently. The
-    command does not wait: natsctl describe shows the result. With --local, this process calls the
-    sync handler once for each key, whether or not a daemon runs, and retries nothing.
+    command does not wait: natsctl describe shows the result.
     """
-    words, chosen = objects or [], selector or failing
-    if local and chosen:
-        raise UsageError("--selector and --failing ask daemons: leave --local out")
-    if not local and (verbose or workers is not None):
-        raise UsageError("--verbose and --workers need --local")
-    names: list[Name] = []
-    if words and not chosen:
-        all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
-        names = parse_names(words, otherwise=all_keys)
-    if local:
-        from natsctl.cli.gc import local_controller, sync_here  # noqa: PLC0415 - half a second
-        from natsctl.controller.slots import only_primary  # noqa: PLC0415 - likewise
-
-        runnable = local_controller(controller)
-        runnable.workers = runnable.workers if workers is None else workers
-        keys = own_keys([only_primary(type(runnable)).kind], names)
-        await sync_here(stores, runnable, keys, verbose=verbose)
-        return
+    all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
+    words, chosen = objects or [], bool(selector) or failing
+    names = parse_names(words, otherwise=all_keys) if words and not chosen else []
     named = controller_name(controller)
-    async with open_fleet(stores.nats) as fleet:
-        try:
-            if chosen:
-                names = await _chosen(fleet, words, selector, named, failing=failing)
-            _show(await fleet.resync(names, named))
-        except NoDaemonError as error:
-            raise NoDaemonError(f"{error}{LOCAL_HINT}") from None
+    async with open_fleet(options) as fleet:
+        if chosen:
+            names = await _chosen(fleet, words, selector, named, failing=failing)
+        _show(await fleet.resync(names, named))

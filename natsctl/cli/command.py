@@ -46,7 +46,6 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.options import NatsOptions
 from natsctl.kubernetes.options import KubeOptions
-from natsctl.model.kinds import KvKind
 from natsctl.telemetry.escaping import escaped_lines
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 
@@ -112,7 +111,6 @@ ONE = "@BUCKET/KEY | The object: BUCKET/KEY, or BUCKET KEY"
 SOME = "@BUCKET/KEY | The objects: BUCKET/KEY each, or BUCKET and its KEYs"
 _CLASS = "--controller -c M:C | Controller class as package.module:Name"
 _NAMED = "--controller -c NAME | Controller's name, or its class as package.module:Name"
-_KINDS = "--controller -c M:C | Controller class; the object must match its types for the bucket"
 _FILES = "--file -f FILE | YAML or JSON file, folder, or - for standard input; repeatable"
 _LABELS = "--selector -l LABELS | Only objects whose labels match, such as a=b,c!=d,e"
 
@@ -122,15 +120,10 @@ SomeObjects = Annotated[list[str] | None, option(SOME)]
 ControllerClass = Annotated[str, option(_CLASS)]
 ControllerClasses = Annotated[list[str], option(f"{_CLASS}; repeatable")]
 NamedController = Annotated[str | None, option(_NAMED)]
-KindsOf = Annotated[str | None, option(_KINDS)]
 Files = Annotated[list[str], option(_FILES)]
 Labels = Annotated[str, option(_LABELS)]
 Yes = Annotated[bool, option("--yes -y | Do not ask for confirmation")]
 CreateBucket = Annotated[bool, option("--create-bucket | Create the bucket if it does not exist")]
-
-Local = Annotated[bool, option("--local | Work in this process; --controller must be a class")]
-LOCAL_HINT = ", or do it here with --local"
-"""The end of the error if no daemon answers."""
 
 
 def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
@@ -207,19 +200,6 @@ def load_runnable_controller(path: str) -> "Controller | Guest":
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return make(load(path), path)
-
-
-def load_kinds(path: str | None, bucket: str) -> list[KvKind[object]]:
-    """Return the kinds that the controller at *path* declares for the bucket, if it is given."""
-    if path is None:
-        return []
-    from natsctl.controller.slots import slots  # noqa: PLC0415 - see above
-
-    declared = (slot.kind for slot in slots(type(load_controller(path))))
-    kinds = [kind for kind in declared if isinstance(kind, KvKind) and kind.bucket == bucket]
-    if not kinds:
-        raise UsageError(f"{path} has no kind in bucket {bucket}")
-    return kinds
 
 
 def controller_name(named: str | None) -> str | None:

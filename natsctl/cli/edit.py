@@ -5,19 +5,18 @@ import difflib
 import os
 import shlex
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 import yaml
 
-from natsctl.cli.command import App, KindsOf, OneObject, StoreOptions, load_kinds
+from natsctl.cli.command import App, OneObject, StoreOptions
 from natsctl.cli.output import TABLE, OutputOption, yaml_text
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import write_notice
 from natsctl.cli.values import parsed_yaml, replace, value_of_document, with_version
 from natsctl.cli.writing import DryRun, Writing, check_dry_run, writing
-from natsctl.core.compare_and_set import rewrite
 from natsctl.errors import (
     ConflictError,
     InvalidObjectError,
@@ -30,7 +29,6 @@ from natsctl.jetstream.bucket import Message
 from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
 from natsctl.model.documents import BOOKKEEPING, Document, same
-from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
 from natsctl.operate.buckets import open_bucket
 from natsctl.operate.objects import ENVELOPE, Name, described, is_object, parse_name
@@ -41,14 +39,12 @@ app = App()
 
 @app.add(
     "natsctl edit greetings/shop",
-    "natsctl edit greetings shop --controller controllers.greetings:Greetings",
-    "EDITOR='code --wait' natsctl edit greetings shop",
+    "EDITOR='code --wait' natsctl edit greetings shop --dry-run",
 )
 async def edit(
     stores: StoreOptions,
     *,
     object_: OneObject,
-    controller: KindsOf = None,
     validate: Checked = Validate.STRICT,
     dry_run: DryRun = False,
     output: OutputOption = TABLE,
@@ -63,33 +59,28 @@ async def edit(
     name = parse_name(object_)
     async with open_bucket(stores.nats, name.bucket) as source:
         name = Name(source.name, name.key)
-        base, kinds = await BucketStore(source).get(name.key), load_kinds(controller, source.name)
-
+        base = await BucketStore(source).get(name.key)
     head = (
         f"{name} at revision {base.revision}.",
         "Save the file to store the object. An unchanged or empty file changes nothing.",
     )
     text, rejected = with_comments(head, yaml_text(visible(base))), ""
     failure: NatsctlError | None = None
-    with _edited_file(f"natsctl-{name}-".replace("/", "_")) as file:
+    with _EditedFile(f"natsctl-{name}-".replace("/", "_")) as file:
         while True:  # until the object is stored, or nothing is corrected
             typed = await file.edit(text)
             edited, before = without_comments(typed), visible(base)
             if typed == text or edited in {"", rejected}:
-                if failure is None:
-                    break
-                file.keep(edited or without_comments(text))
-                raise failure
+                if failure is not None:
+                    raise failure
+                break
             try:
                 document = _edited(edited, before)
                 if same(document, before):
                     break
-                then = controller if dry_run else None
-                async with writing(
-                    stores, dry_run=dry_run, controller=then, output=output
-                ) as target:
+                async with writing(stores, dry_run=dry_run, output=output) as target:
                     validator = await Validator.of(target.connection, name.bucket, validate)
-                    await _store(target, name, before, document, validator, kinds=kinds)
+                    await _store(target, name, before, document, validator)
             except ChangedError as error:
                 base, failure, rejected = error.current, error, ""
                 old, new = yaml_text(before).splitlines(), yaml_text(visible(base)).splitlines()
@@ -101,9 +92,6 @@ async def edit(
             except (UsageError, InvalidObjectError, TooLargeError) as error:
                 failure, rejected = error, edited
                 text = with_comments(str(error).splitlines(), edited)
-            except NatsctlError:
-                file.keep(edited)
-                raise
             else:
                 return
     write_notice("nothing was changed")
@@ -118,13 +106,7 @@ class ChangedError(ConflictError):
 
 
 async def _store(
-    target: Writing,
-    name: Name,
-    before: Document,
-    document: Document,
-    validator: Validator,
-    *,
-    kinds: Sequence[KvKind[object]],
+    target: Writing, name: Name, before: Document, document: Document, validator: Validator
 ) -> None:
     """Store the edited document, unless the fields are no longer those *before*."""
     new, version = value_of_document(document), None
@@ -142,14 +124,9 @@ async def _store(
             raise NotFoundError(f"{name.bucket} has no {name.key} any more: it was deleted")
         if not same(visible(current), before):
             raise ChangedError(current)
-        value = replace(current, with_version(current, new, version))
-        for kind in kinds:
-            kind.decode(value)
-        return value
+        return replace(current, with_version(current, new, version))
 
-    store = await target.store(name.bucket)
-    rewritten = await rewrite(store, name.key, change, seen=await store.get(name.key))
-    target.report(str(name), target.outcome(rewritten))
+    await target.write(await target.store(name.bucket), name, change)
 
 
 def visible(stored: Stored) -> Document:
@@ -193,35 +170,42 @@ def _edited(text: str, before: Document) -> Document:
     return document
 
 
-@contextmanager
-def _edited_file(prefix: str) -> Iterator["_EditedFile"]:
-    """Create a temporary file that only this user can read, for the user's editor."""
-    command = ["vi"]
-    for variable in ("EDITOR", "VISUAL"):
-        try:
-            command = shlex.split(os.environ.get(variable, "")) or command
-        except ValueError as error:
-            text = os.environ[variable]
-            raise UsageError(f"{variable} is {text!r}, which is not a command: {error}") from error
-    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".yaml")
-    os.close(descriptor)
-    file = _EditedFile(command, Path(name))
-    try:
-        yield file
-    finally:
-        if not file.kept:
-            file.path.unlink(missing_ok=True)
-
-
 class _EditedFile:
-    def __init__(self, command: Sequence[str], path: Path) -> None:
-        self.path, self.kept, self._command = path, False, command
+    """A file that only this user can read, for the user's editor.
+
+    If its context ends with an error, the user's text is kept.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._command, self._kept = ["vi"], ""
+        for variable in ("EDITOR", "VISUAL"):
+            text = os.environ.get(variable, "")
+            try:
+                self._command = shlex.split(text) or self._command
+            except ValueError as error:
+                raise UsageError(
+                    f"{variable} is {text!r}, which is not a command: {error}"
+                ) from error
+        descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".yaml")
+        os.close(descriptor)
+        self._path = Path(name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None or not self._kept:
+            self._path.unlink(missing_ok=True)
+            return
+        self._path.write_text(f"{self._kept}\n", "utf-8", "surrogateescape")
+        write_notice(f"your text is kept in {self._path}")
 
     async def edit(self, text: str) -> str:
         """Open *text* in the editor, and return the text when the editor has ended."""
-        self.path.write_text(text, "utf-8")
+        self._kept = self._kept and without_comments(text)
+        self._path.write_text(text, "utf-8")
         try:
-            process = await asyncio.create_subprocess_exec(*self._command, str(self.path))
+            process = await asyncio.create_subprocess_exec(*self._command, str(self._path))
         except OSError as error:
             raise UsageError(
                 f"the editor {self._command[0]!r} cannot be run ({error.strerror}): name another "
@@ -233,20 +217,16 @@ class _EditedFile:
             if process.returncode is None:
                 process.terminate()
                 await process.wait()
-        reason = f"the editor ended with status {status}: nothing was stored"
-        if not status:
-            try:
-                return self.path.read_text("utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = f"the edited file cannot be read: {error}"
-        with suppress(OSError):
-            if self.path.read_bytes() != text.encode():
-                self.keep()
-        raise NatsctlError(reason)
-
-    def keep(self, text: str | None = None) -> None:
-        """Keep the file, with *text* in it."""
-        if text is not None:
-            self.path.write_text(f"{text}\n", "utf-8")
-        self.kept = True
-        write_notice(f"your text is kept in {self.path}")
+        try:
+            typed = self._path.read_text("utf-8", "surrogateescape")
+        except OSError as error:
+            raise NatsctlError(f"the edited file cannot be read: {error}") from error
+        if typed != text:
+            self._kept = without_comments(typed) or self._kept
+        if status:
+            raise NatsctlError(f"the editor ended with status {status}: nothing was stored")
+        try:
+            typed.encode()
+        except UnicodeEncodeError as error:
+            raise NatsctlError(f"the edited file is not UTF-8: {error}") from error
+        return typed

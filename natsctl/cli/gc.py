@@ -1,97 +1,20 @@
-"""`natsctl gc` and `natsctl repair gc`, and what --local does in this process."""
-
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+"""`natsctl gc` and `natsctl repair gc`: the daemon that leads a controller collects its garbage."""
 
 import msgspec
 import typer
 
-from natsctl.cli.command import (
-    CONFLICT,
-    LOCAL_HINT,
-    App,
-    Local,
-    NamedController,
-    StoreOptions,
-    Yes,
-    controller_name,
-    exit_status,
-    load_controller,
-    report_error,
-)
+from natsctl.cli.command import CONFLICT, App, NamedController, Yes, controller_name
 from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
-from natsctl.cli.terminal import confirm, progress_bar, write_line, write_notice
+from natsctl.cli.terminal import confirm, write_line, write_notice
 from natsctl.cli.values import parsed, read_bytes
-from natsctl.controller import garbage, opened
-from natsctl.controller.controller import Controller
-from natsctl.controller.runtime import ControllerRuntime
-from natsctl.core import history, informer
-from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.messages import ControllerPlan
-from natsctl.daemon.plan import SyncResult, inspecting, primaries, sync_once
-from natsctl.errors import NatsctlError, NoDaemonError, UsageError
-from natsctl.jetstream.store import connect
-from natsctl.model.plans import GarbagePlan, Removed
+from natsctl.errors import NatsctlError, UsageError
+from natsctl.jetstream.options import NatsOptions
+from natsctl.model.plans import GarbagePlan
 from natsctl.operate.fleet import NoGarbageError, open_fleet
 from natsctl.operate.objects import NONE
 
 app = App()
-
-
-def local_controller(path: str | None) -> Controller:
-    """Return a controller of the class at *path*; raises `UsageError` without a path."""
-    if path is None:
-        raise UsageError("--local needs the controller's class: give --controller M:C")
-    return load_controller(path)
-
-
-@asynccontextmanager
-async def open_local(
-    controller: Controller, stores: StoreOptions
-) -> AsyncIterator[ControllerRuntime]:
-    """Connect to the stores of the controller, and open its runtime; see `inspecting`."""
-    async with (
-        cluster_for([controller], stores.cluster) as kube,
-        connect(stores.nats) as nats,
-        inspecting(controller, nats, kube, owner_names=stores.owner_names) as runtime,
-    ):
-        yield runtime
-
-
-REPORTED_LOGGERS = (opened.__name__, history.__name__, informer.INVALID_LOG)
-"""Loggers of failures that a local resync reports itself."""
-
-
-async def sync_here(
-    stores: StoreOptions, controller: Controller, keys: Sequence[str], *, verbose: bool
-) -> None:
-    """Sync the keys in this process, all primaries if there are none; exit with any failure."""
-    for name in () if verbose else REPORTED_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    failures: list[Exception] = []
-    async with open_local(controller, stores) as runtime:
-        if not keys:
-            paused = runtime.status().paused
-            keys = [key for key in primaries(runtime) if key not in paused]
-            if paused:
-                count = "1 paused key is" if len(paused) == 1 else f"{len(paused)} paused keys are"
-                write_notice(f"{count} not synced")
-        with progress_bar("syncing", len(keys)) as progress:
-
-            def finished(sync: SyncResult) -> None:
-                if sync.error is not None:
-                    failures.append(sync.error)
-                    known = isinstance(sync.error, NatsctlError)
-                    kind = "" if known else f"{type(sync.error).__name__}: "
-                    report_error(f"{sync.key}: {kind}{sync.error}")
-                progress(advance=1)
-
-            await sync_once(runtime, keys, finished)
-    write_line(f"{len(keys) - len(failures)} of {len(keys)} synced")
-    if failures:
-        raise typer.Exit(min(map(exit_status, failures)))
 
 
 @app.callback()
@@ -102,14 +25,12 @@ def gc() -> None:
 @app.add(
     "natsctl gc plan --controller greetings",
     "natsctl gc plan -c greetings -o json > plan.json",
-    "natsctl gc plan --local -c controllers.greetings:Greetings",
     called="plan",
 )
 async def plan_(
-    stores: StoreOptions,
+    options: NatsOptions,
     *,
     controller: NamedController = None,
-    local: Local = False,
     output: OutputOption = TABLE,
 ) -> None:
     """Show the secondaries whose owner does not exist.
@@ -118,8 +39,8 @@ async def plan_(
     their labels are listed too, and never removed. If collection is held, the reason is shown.
     """
     try:
-        async with _collecting(stores, controller, local=local) as collector:
-            plan = await collector.plan()
+        async with open_fleet(options) as fleet:
+            plan = await fleet.garbage(controller_name(controller))
     except NoGarbageError as clean:
         plan = ControllerPlan((), controller="")
         write_notice(str(clean))
@@ -132,15 +53,13 @@ async def plan_(
 @app.add(
     "natsctl gc apply --controller greetings",
     "natsctl gc apply -c greetings --plan plan.json --yes",
-    "natsctl gc apply --local -c controllers.greetings:Greetings",
     plan="FILE | File of gc plan -o json; - reads standard input [default: a new plan]",
     force="With --yes, remove even while garbage collection is held",
 )
 async def apply(  # noqa: C901 - one straight line
-    stores: StoreOptions,
+    options: NatsOptions,
     *,
     controller: NamedController = None,
-    local: Local = False,
     plan: str | None = None,
     yes: Yes = False,
     force: bool = False,
@@ -150,10 +69,9 @@ async def apply(  # noqa: C901 - one straight line
     An object is removed only if it still has the planned revision and its owner still does not
     exist. The exit code is 4 if an object was kept, or if the plan lacks suspects.
     """
-    logging.getLogger(garbage.__name__).setLevel(logging.ERROR)
-    async with _collecting(stores, controller, local=local) as collector:
+    async with open_fleet(options) as fleet:
         if plan is None:
-            chosen = await collector.plan()
+            chosen = await fleet.garbage(controller_name(controller))
         else:
             try:
                 chosen = msgspec.convert(parsed(read_bytes(plan))[0], ControllerPlan)
@@ -162,7 +80,7 @@ async def apply(  # noqa: C901 - one straight line
                     f"{plan} is not a plan of natsctl gc plan -o json: {error}"
                 ) from error
             if controller is not None:
-                own = (await collector.plan()).controller
+                own = (await fleet.daemons()).controller(controller_name(controller))
                 if chosen.controller != own:
                     raise UsageError(f"{plan} is a plan of {chosen.controller}, not of {own}")
     if plan is None or not chosen.orphans:
@@ -175,8 +93,8 @@ async def apply(  # noqa: C901 - one straight line
         raise NatsctlError(f"nothing is removed: {chosen.refused}; remove it anyway with --force")
     question = f"these {len(owned)} objects" if len(owned) > 1 else "this object"
     confirm(f"Remove {question}?", yes=yes)
-    async with _collecting(stores, controller, local=local) as collector:
-        removed = await collector.apply(chosen)
+    async with open_fleet(options) as fleet:
+        removed = await (await fleet.daemons()).apply(chosen)
     reasons = {kept.orphan: kept.reason for kept in removed.kept}
     for orphan in owned:
         if orphan in removed.orphans:
@@ -188,10 +106,9 @@ async def apply(  # noqa: C901 - one straight line
 
 
 async def accept(
-    stores: StoreOptions,
+    options: NatsOptions,
     *,
     controller: NamedController = None,
-    local: Local = False,
     yes: Yes = False,
 ) -> None:
     """Accept the bucket of primaries as it is, so that garbage collection continues.
@@ -199,47 +116,18 @@ async def accept(
     Collection is held if the bucket was recreated, restored from an older copy, or suddenly lost
     many keys. After this command, every secondary whose owner does not exist is garbage.
     """
-    async with _collecting(stores, controller, local=local) as collector:
-        plan = await collector.plan()
+    async with open_fleet(options) as fleet:
+        plan = await fleet.garbage(controller_name(controller))
         if not plan.refused:
             write_notice("nothing is held: there is nothing to accept")
             return
         _write_garbage(plan)
         confirm("Accept the bucket as it is, and collect these objects?", yes=yes)
-        after = await collector.accept(plan)
+        after = await (await fleet.daemons()).accept(plan)
     if after.refused:
         write_notice(f"still held, until natsctl gc apply removes the objects: {after.refused}")
         raise typer.Exit(CONFLICT)
     write_line("accepted")
-
-
-class _Collector(msgspec.Struct, frozen=True):
-    """Collects the garbage of a controller: in this process, or in the daemon that leads it."""
-
-    plan: Callable[[], Awaitable[ControllerPlan]]
-    apply: Callable[[ControllerPlan], Awaitable[Removed]]
-    accept: Callable[[ControllerPlan], Awaitable[GarbagePlan]]
-
-
-@asynccontextmanager
-async def _collecting(
-    stores: StoreOptions, named: str | None, *, local: bool
-) -> AsyncIterator[_Collector]:
-    if not local:
-        async with open_fleet(stores.nats) as fleet:
-            try:
-                daemons = await fleet.daemons()
-            except NoDaemonError as error:
-                raise NoDaemonError(f"{error}{LOCAL_HINT}") from None
-            garbage_of = partial(fleet.garbage, controller_name(named))
-            yield _Collector(garbage_of, daemons.apply, daemons.accept)
-        return
-    async with open_local(local_controller(named), stores) as runtime:
-
-        async def plan() -> ControllerPlan:
-            return ControllerPlan.of(await runtime.garbage_plan(), runtime.name)
-
-        yield _Collector(plan, runtime.garbage_apply, lambda _: runtime.garbage_accept())
 
 
 def _write_garbage(plan: GarbagePlan) -> None:

@@ -26,7 +26,6 @@ app.add_typer(external, name="external")
 app.add_typer(installation, name="installation")
 app.add(
     "natsctl repair gc --controller greetings",
-    "natsctl repair gc --local -c controllers.greetings:Greetings --yes",
     called="gc",
 )(gc.accept)
 

@@ -30,7 +30,15 @@ from natsctl.model.kinds import Kind
 from natsctl.model.objects import STORED_VERSION, Object
 from natsctl.model.schemas.versions import stated
 from natsctl.model.store import Stored
-from natsctl.operate.objects import BASE64, ENVELOPE, VALUE, is_object, object_in, with_reserved
+from natsctl.operate.objects import (
+    BASE64,
+    ENVELOPE,
+    VALUE,
+    Name,
+    is_object,
+    object_in,
+    with_reserved,
+)
 
 T = TypeVar("T")
 NewValue = bytes | Document
@@ -315,19 +323,8 @@ SUFFIXES = (*YAML_SUFFIXES, ".json")
 _EXAMPLES = {"bucket": "greetings", "key": "shop"}  # of the fields that each document has
 
 
-class KeyDocument(msgspec.Struct, frozen=True):
-    """A document: the new value of a key in a bucket."""
-
-    bucket: str
-    key: str
-    new: NewValue
-
-    def __str__(self) -> str:
-        return f"{self.bucket}/{self.key}"
-
-
-def read_documents(files: Sequence[str]) -> list[KeyDocument]:
-    """Return the documents of all files, in order.
+def read_documents(files: Sequence[str]) -> list[tuple[Name, NewValue]]:
+    """Return the objects that the documents of all files name, and their new values, in order.
 
     A file contains YAML, JSON or lines of JSON: any number of documents, or lists of documents, as
     `natsctl get` and `natsctl get -w` write them. `-` is standard input, and a folder stands for
@@ -335,14 +332,14 @@ def read_documents(files: Sequence[str]) -> list[KeyDocument]:
     document.
     """
 
-    def named(found: object) -> KeyDocument:
+    def named(found: object) -> tuple[Name, NewValue]:
         document = _mapping(found, " with bucket, key and spec")
-        for name, example in _EXAMPLES.items():
-            if not isinstance(document.get(name), str):
-                raise UsageError(f'it has no {name}: add a line such as "{name}: {example}"')
-        bucket, key = document["bucket"], check_key(document["key"])
-        stream_of(bucket)
-        return KeyDocument(bucket, key, value_of_document(document))
+        for field, example in _EXAMPLES.items():
+            if not isinstance(document.get(field), str):
+                raise UsageError(f'it has no {field}: add a line such as "{field}: {example}"')
+        name = Name(document["bucket"], check_key(document["key"]))
+        stream_of(name.bucket)
+        return name, value_of_document(document)
 
     return _read(files, named)
 

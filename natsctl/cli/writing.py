@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,7 +15,6 @@ from natsctl.cli.command import (
     App,
     CreateBucket,
     Files,
-    KindsOf,
     Labels,
     Objects,
     OneObject,
@@ -24,7 +23,6 @@ from natsctl.cli.command import (
     exit_status,
     exit_with,
     load_controller,
-    load_kinds,
     option,
     report,
     report_error,
@@ -42,8 +40,8 @@ from natsctl.cli.output import (
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import confirm, write_line, write_notice
 from natsctl.cli.values import NewValue, with_version, write_ignored
-from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.compare_and_set import delete as delete_object
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -138,35 +136,33 @@ class Writing(msgspec.Struct, frozen=True):
     async def write(
         self,
         store: Store,
-        name: str,
+        name: Name,
         combine: Callable[[Stored | None], bytes],
         *,
-        seen: Stored | None,
         new: NewValue = b"",
+        note: str = "",
     ) -> None:
-        """Store what *combine* makes of the current object, and report it.
+        """Store what *combine* makes of the current object, and report it, with a *note*.
 
         What *new* has of status and bookkeeping isn't stored, and a notice says so.
         """
-        before = seen
+        before: Stored | None = None
 
         def change(current: Stored | None) -> bytes:
             nonlocal before
             before = current
             return combine(current)
 
-        rewritten = await rewrite(store, name.partition("/")[2], change, seen=seen)
-        self.report(name, self.outcome(rewritten))
-        write_ignored(name, before, new)
+        written = await rewrite(store, name.key, change, seen=await read(store, name.key))
+        at = f" at revision {written.stored.revision}"
+        result = f"unchanged{at}"
+        if written.base is not None:
+            result = "configured" if written.base else "created"
+            result += at if self.plan is None else self.note
+        self.report(name, f"{result}{note}")
+        write_ignored(str(name), before, new)
 
-    def outcome(self, rewritten: Rewritten) -> str:
-        """Return the result of a write as a phrase."""
-        if rewritten.base is None:
-            return f"unchanged at revision {rewritten.stored.revision}"
-        at = f" at revision {rewritten.stored.revision}" if self.plan is None else self.note
-        return f"{'configured' if rewritten.base else 'created'}{at}"
-
-    def report(self, name: str, result: str) -> None:
+    def report(self, name: Name, result: str) -> None:
         """Report the result of a write, with the change if it is not stored.
 
         In another format than a table, the end of the command writes all changes.
@@ -174,7 +170,7 @@ class Writing(msgspec.Struct, frozen=True):
         if self.output in TABLES:
             write_line(f"{name} {result}")
             for action in self.actions:
-                if _name(action) == name:
+                if _name(action) == str(name):
                     write_differences(action.diff, indent="  ")
 
 
@@ -259,9 +255,8 @@ async def _tried(name: str, work: Awaitable[object]) -> int:
     create="Store it only if the key does not exist",
     revision="REVISION>=1 | Store it only if this is the newest revision",
     raw="Store it exactly as given",
-    drop_reserved="Drop reserved annotations that VALUE lacks",
 )
-async def put(
+async def put(  # noqa: C901 - one straight line
     stores: StoreOptions,
     *,
     object_: str,
@@ -271,7 +266,6 @@ async def put(
     create: bool = False,
     revision: int | None = None,
     raw: bool = False,
-    drop_reserved: bool = False,
     create_bucket: CreateBucket = False,
     validate: Checked = Validate.STRICT,
     dry_run: DryRun = False,
@@ -299,27 +293,25 @@ async def put(
 
     async with writing(stores, dry_run=dry_run, controller=controller, output=output) as target:
         store = await target.store(name.bucket, create=create_bucket)
-        bucket = getattr(store.kind, "bucket", name.bucket)  # of a kind, if one was named
+        name = Name(getattr(store.kind, "bucket", name.bucket), key)  # if a kind was named
         if not raw:
-            validator = await Validator.of(target.connection, bucket, validate)
+            validator = await Validator.of(target.connection, name.bucket, validate)
             version = validator.check(key, new)
             validator.check_new(key, new)
 
         def combine(current: Stored | None) -> bytes:
             if create and current is not None:
-                raise ConflictError(f"{key} exists in {bucket}")
-            at = revision if current is None else current.revision
-            if revision not in (None, at):
-                raise ConflictError(f"{key} is at revision {at}, not at {revision}")
+                raise ConflictError(f"{key} exists in {name.bucket}")
+            if revision is not None and current is None:
+                raise NotFoundError(f"{name.bucket} has no {key}")
+            if current is not None and revision not in (None, current.revision):
+                raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
             if raw:
                 return data
             desired = with_version(current, new, version)
-            reserved = None if drop_reserved else current
-            return values.replace(current, values.keep_reserved(reserved, desired))
+            return values.replace(current, values.keep_reserved(current, desired))
 
-        seen = await (store.get(key) if revision else read(store, key))
-        told = b"" if raw else new
-        await target.write(store, f"{bucket}/{key}", combine, seen=seen, new=told)
+        await target.write(store, name, combine, new=b"" if raw else new)
 
 
 @app.add(
@@ -346,31 +338,29 @@ async def apply(
     """
     read_in = values.read_documents(file)
     async with writing(stores, dry_run=dry_run, controller=controller, output=output) as target:
-        names = dict.fromkeys(document.bucket for document in read_in)
-        opened = {name: await target.store(name, create=create_bucket) for name in names}
-        checks = {name: await Validator.of(target.connection, name, validate) for name in names}
+        buckets = dict.fromkeys(name.bucket for name, _ in read_in)
+        opened = {one: await target.store(one, create=create_bucket) for one in buckets}
+        checks = {one: await Validator.of(target.connection, one, validate) for one in buckets}
         versions: list[int | None] = []
         statuses: list[int] = []
-        for document in read_in:
+        for name, new in read_in:
             try:
-                versions.append(checks[document.bucket].check(document.key, document.new))
+                versions.append(checks[name.bucket].check(name.key, new))
             except InvalidObjectError as error:
-                report_error(f"{document}: {error}")
+                report_error(f"{name}: {error}")
                 statuses.append(exit_status(error))
         exit_with(statuses)
 
-        async def apply_one(document: values.KeyDocument, version: int | None) -> None:
+        async def apply_one(name: Name, new: NewValue, version: int | None) -> None:
             def combine(current: Stored | None) -> bytes:
                 if current is None:
-                    checks[document.bucket].check_new(document.key, document.new)
-                return values.apply(current, with_version(current, document.new, version))
+                    checks[name.bucket].check_new(name.key, new)
+                return values.apply(current, with_version(current, new, version))
 
-            store = opened[document.bucket]
-            seen = await read(store, document.key)
-            await target.write(store, str(document), combine, seen=seen, new=document.new)
+            await target.write(opened[name.bucket], name, combine, new=new)
 
-        for document, version in zip(read_in, versions, strict=True):
-            statuses.append(await _tried(str(document), apply_one(document, version)))
+        for (name, new), version in zip(read_in, versions, strict=True):
+            statuses.append(await _tried(str(name), apply_one(name, new, version)))
         exit_with(statuses)
 
 
@@ -413,7 +403,7 @@ async def delete(
             marked = (await delete_object(store, key)).stored is not None
             finalizers = ", ".join(documents.finalizers_of(document or {}))
             held = f"marked deleted{target.note}, held by {finalizers}"
-            target.report(f"{bucket.name}/{key}", held if marked else f"deleted{target.note}")
+            target.report(Name(bucket.name, key), held if marked else f"deleted{target.note}")
 
         deleted: list[tuple[Bucket, set[str]]] = []
         for source, keys in await selection.open(target.connection):
@@ -455,17 +445,15 @@ async def diff(options: NatsOptions, *, file: Files) -> None:
     try:
         read_in = values.read_documents(file)
         async with connect_to(options) as connection:
-            for document in read_in:
-                bucket = await existing_bucket(connection, document.bucket)
-                current = await read(BucketStore(bucket), document.key)
-                value = values.apply(current, document.new)
+            for given, new in read_in:
+                bucket = await existing_bucket(connection, given.bucket)
+                name = Name(bucket.name, given.key)
+                current = await read(BucketStore(bucket), name.key)
+                value = values.apply(current, new)
                 if current is None or value != current.value:
                     different = True
-                    before, after = (
-                        stored and _shown(bucket.name, document.key, stored)
-                        for stored in (current and current.value, value)
-                    )
-                    write_unified(f"{bucket.name}/{document.key}", before, after)
+                    before = None if current is None else _shown(name, current.value)
+                    write_unified(str(name), before, _shown(name, value))
     except NatsctlError as error:
         report(error)
         raise typer.Exit(max(TROUBLE, exit_status(error))) from error
@@ -473,8 +461,8 @@ async def diff(options: NatsOptions, *, file: Files) -> None:
         raise typer.Exit(DIFFERENT)
 
 
-def _shown(bucket: str, key: str, value: bytes) -> dict[str, object]:
-    shown = described(bucket, Message(key, 0, value, marker=None, created=""))
+def _shown(name: Name, value: bytes) -> dict[str, object]:
+    shown = described(name.bucket, Message(name.key, 0, value, marker=None, created=""))
     del shown["revision"]
     metadata = shown.get("metadata")
     if isinstance(metadata, dict):
@@ -537,7 +525,7 @@ def _add_metadata_command(  # noqa: C901 - one straight line
             seen = await read(store, name.key)
             rewritten = await rewrite(store, name.key, combine, seen=seen)
             unchanged = rewritten.base is None
-            target.report(str(name), f"not {verb}" if unchanged else f"{done}{target.note}")
+            target.report(name, f"not {verb}" if unchanged else f"{done}{target.note}")
 
         async with writing(stores, dry_run=dry_run) as target:
             statuses: list[int] = []
@@ -575,7 +563,7 @@ _add_metadata_command(
 
 @app.add(
     "natsctl rollback greetings/shop --dry-run",
-    "natsctl rollback greetings shop --to 3 -c controllers.greetings:Greetings",
+    "natsctl rollback greetings shop --to 3",
     to="REVISION>=1 | Revision to restore; else the one before",
 )
 async def rollback(
@@ -583,7 +571,6 @@ async def rollback(
     *,
     object_: OneObject,
     to: int | None = None,
-    controller: KindsOf = None,
     dry_run: DryRun = False,
 ) -> None:
     """Restore an earlier revision of an object.
@@ -595,37 +582,33 @@ async def rollback(
     name = parse_name(object_)
     async with writing(stores, dry_run=dry_run) as target:
         bucket = await existing_bucket(target.connection, name.bucket)
-        key, shown = name.key, f"{bucket.name}/{name.key}"
-        messages = await BucketStore(bucket).messages(key)
-        kinds = load_kinds(controller, bucket.name)
-        known = (
-            [message_at(bucket.name, messages, key, to or 0)] if to or not messages else messages
-        )
+        name = Name(bucket.name, name.key)
+        messages = await BucketStore(bucket).messages(name.key)
+        known = messages
+        if to is not None or not messages:
+            known = [message_at(bucket.name, messages, name.key, to or 0)]
         newest = messages[-1]
-        current = None if newest.marker else Stored(key, newest.revision, newest.value)
+        current = None if newest.marker else Stored(name.key, newest.revision, newest.value)
         for message in reversed(known):
             try:
-                value = _restored(shown, current, message, kinds)
+                value = _restored(name, current, message)
                 break
             except UsageError:  # it's deleted, invalid, or as the object is now
                 if to is not None:
                     raise
         else:
-            raise NotFoundError(f"{shown} has no other revision that can be restored")
-        store = await target.store(bucket.name)
-        if current is None:
-            rewritten = Rewritten(await store.create(key, value), 0)
-        else:
-            stored = await store.update(key, value, revision=current.revision)
-            rewritten = Rewritten(stored, current.revision)
-        target.report(
-            shown, f"{target.outcome(rewritten)}, as it was at revision {message.revision}"
-        )
+            raise NotFoundError(f"{name} has no other revision that can be restored")
+
+        def restore(stored: Stored | None) -> bytes:
+            if stored != current:
+                raise ConflictError(f"{name} was changed in the meantime: nothing was stored")
+            return value
+
+        note = f", as it was at revision {message.revision}"
+        await target.write(await target.store(bucket.name), name, restore, note=note)
 
 
-def _restored(
-    name: str, current: Stored | None, message: Message, kinds: Sequence[KvKind[object]]
-) -> bytes:
+def _restored(name: Name, current: Stored | None, message: Message) -> bytes:
     """Return the value that restores a revision; raises `UsageError` if there is none."""
     revision = message.revision
     if message.marker:
@@ -635,16 +618,13 @@ def _restored(
         )
     before = None if current is None else object_in(current.value)
     earlier = object_in(message.value)
-    invalid = f"revision {revision} of {name} is not a valid object"
     if earlier is None and before is not None:
-        raise UsageError(f"{invalid}: it is not JSON with a spec or metadata")
+        raise UsageError(
+            f"revision {revision} of {name} is not a valid object: it is not JSON with a spec or "
+            "metadata"
+        )
     new = restored_document(earlier, before) if earlier is not None else message.value
     value = values.replace(current, new)
-    try:
-        for kind in kinds:
-            kind.decode(value)
-    except InvalidObjectError as error:
-        raise UsageError(f"{invalid}: {error}") from error
     if current is not None and desires_the_same(value, current.value):
         raise UsageError(
             f"revision {revision} has the desired state that {name} has now, at revision "

@@ -1,17 +1,15 @@
 """Runs a controller once without a daemon: to inspect it, to sync keys, or to plan."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.garbage import MEMORY
 from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots import only_primary
@@ -19,25 +17,20 @@ from natsctl.core.environment import within
 from natsctl.core.hosted import Hosted
 from natsctl.core.plan.record import PlannedChange
 from natsctl.core.plan.stores import Planned, planned
-from natsctl.core.readers import Primary
 from natsctl.core.reports import invalid_of
 from natsctl.core.tape import place_of
-from natsctl.core.task_group import for_each
 from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest
 from natsctl.errors import (
-    InvalidObjectError,
     NatsctlError,
-    NotFoundError,
     StoreError,
     UsageError,
     WatchBrokenError,
 )
 from natsctl.managed import ManagedController
 from natsctl.model.bookkeeping import PAUSES, failing_prefix
-from natsctl.model.kinds import KvKind
 from natsctl.model.plans import GarbagePlan, Plan
-from natsctl.model.store import ManifestStores, Stores, WriteGuard, listed
+from natsctl.model.store import ManifestStores, Stores, listed
 from natsctl.telemetry.logger import bind_log_context
 from natsctl.watchers import InformerController
 
@@ -49,84 +42,6 @@ SYNCS_MAX = 100  # of one key on average, before the plan gives up
 KEYS_MAX = 20  # in one request
 OBJECTS_MAX = 50_000  # in the tables of the controller, which a plan fills once more
 LIMIT_S = 20.0
-
-
-class SyncResult(msgspec.Struct, frozen=True):
-    """The result of a key's sync: `error` is None if it succeeded."""
-
-    key: str
-    error: Exception | None
-
-
-class _NoNewBuckets(WriteGuard):
-    """Forbids the creation of buckets, except the one in which natsctl keeps its own records."""
-
-    def may_create(self, kind: KvKind[Any]) -> bool:
-        return kind.bucket == MEMORY.bucket
-
-
-@asynccontextmanager
-async def inspecting(
-    controller: Controller,
-    nats: Stores,
-    kube: ManifestStores | None = None,
-    *,
-    owner_names: OwnerNames | None = None,
-) -> AsyncIterator[ControllerRuntime]:
-    """Yield the controller's runtime with synced tables and without running workers.
-
-    *owner_names* are the labels that link secondaries to primaries. Garbage collection plans have
-    no grace period, because a person reads a plan before applying it. Raises `StoreMissingError` if
-    a bucket or a kind of the cluster doesn't exist, and the error of a table that doesn't sync.
-    """
-    controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
-    existing = nats.guarded(_NoNewBuckets())
-    runtime = ControllerRuntime(controller, nats=existing, kube=kube, owner_names=owner_names)
-    async with runtime.opened():
-        synced = False
-        while not synced:
-            try:
-                async with asyncio.timeout(LIST_TIMEOUT_S):
-                    await runtime.complete()
-                synced = True
-            except TimeoutError:
-                if runtime.host.failure is not None:
-                    raise runtime.host.failure from None
-        yield runtime
-
-
-def primaries(runtime: ControllerRuntime) -> list[str]:
-    """Return the keys of all primaries, valid or not."""
-    slot = only_primary(type(runtime.controller))
-    primary: Primary[Any] = vars(runtime.controller)[slot.name]
-    return sorted({*primary.keys(), *runtime.status().invalid})
-
-
-async def sync_once(
-    runtime: ControllerRuntime, keys: Sequence[str], report: Callable[[SyncResult], None]
-) -> None:
-    """Sync each key once, several at a time, and call *report* with each result."""
-    controller = runtime.controller
-    await controller.start()
-
-    async def sync(key: str) -> None:
-        error: Exception | None = None
-        explanation = runtime.explain(key)
-        if explanation.invalid:
-            error = InvalidObjectError(explanation.invalid)
-        elif not explanation.exists and not any(explanation.owned.values()):
-            error = NotFoundError("it does not exist")
-        else:
-            try:
-                await runtime.sync(key)
-            except Exception as failure:  # noqa: BLE001 - any error of a handler is its key's failure
-                error = failure
-        report(SyncResult(key, error))
-
-    try:
-        await for_each(keys, sync, workers=controller.workers)
-    finally:
-        await controller.clean()
 
 
 Progress = Callable[[int, int], None]

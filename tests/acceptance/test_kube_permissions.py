@@ -89,16 +89,17 @@ async def test_the_printed_permissions_suffice_for_syncs_and_garbage_collection(
             await eventually(lambda: namespace.has("pier", "shop"))
             await namespace.edit("deployments", "shop", spec={"replicas": 7})
             await eventually(lambda: _replicas(namespace, 1))
-            await natsctl.done("delete", "webapps", "pier")
-            await eventually(lambda: namespace.has("shop"))
             await eventually(lambda: _has_synced_event(namespace))
             assert await running.ends(signal.SIGTERM) == 0
             assert "may not" not in running.log
         await (await jetstream.key_value("webapps")).purge("shop")
-        await natsctl.done("put", "webapps", "pier", namespace.app())
-        await natsctl.done("gc", "apply", "--local", "-c", WEBAPPS, "--yes", "--force")
-        assert await namespace.has()
-        await natsctl.done("delete", "webapps", "pier")
+        async with natsctl.running("run", "-c", WEBAPPS) as running:
+            await running.logged(SYNCING)
+            await natsctl.done("gc", "apply", "--yes", "--force")
+            assert await namespace.has("pier")
+            await natsctl.done("delete", "webapps", "pier")
+            await eventually(namespace.has)
+            assert "may not" not in running.log
 
 
 async def _replicas(namespace: Namespace, wanted: int) -> bool:

@@ -59,13 +59,17 @@ async def test_garbage_is_held_until_gc_accept(
         return "nothing is remembered about the bucket" in plan.err
 
     await eventually(is_held)
+    refused = await natsctl("gc", "apply", "--yes")
+    assert refused.status == 1
+    assert refused.err.endswith("; remove it anyway with --force\n")
+    assert await natsctl.typed("n", "gc", "apply") == 1
     await natsctl("doctor", "-c", GREETINGS)  # doctor checks the permission for each verb
     assert await is_held()
     assert (await natsctl("repair", "gc")).status == 2
     assert await is_held()
     assert await natsctl.done("repair", "gc", "--yes")
     routes = await jetstream.key_value("routes")
-    await natsctl.done("gc", "apply", "--yes")
+    assert await natsctl.typed("y", "gc", "apply") == 0
     assert await keys(routes) == ["blog", "forum"]
     assert "nothing is held" in (await natsctl("repair", "gc", "--yes")).err
 

@@ -31,13 +31,3 @@ async def test_put_and_delete_manage_a_stream_and_its_consumer(
     await natsctl.done("delete", "streams", "orders", "--wait-timeout", "60")
     with pytest.raises(NotFoundError):
         await jetstream.stream_info("orders")
-
-
-async def test_local_resync_creates_a_stream(natsctl: Natsctl, jetstream: JetStreamContext) -> None:
-    await natsctl.done(
-        *("put", "streams", "orders", '{"spec": {"config": {"subjects": ["o.>"]}}}'),
-        "--create-bucket",
-    )
-    words = ("resync", "--local", "--controller", "controllers.streams:Streams")
-    assert await natsctl.done(*words) == "1 of 1 synced\n"
-    assert (await jetstream.stream_info("orders")).config.subjects == ["o.>"]

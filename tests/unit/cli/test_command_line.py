@@ -151,10 +151,6 @@ def test_a_shell_completes_commands_options_and_values(
             "less than or equal to 65535 (see natsctl run",
         ),
         (
-            ["resync", "--local", "--workers", "100000000"],
-            "less than or equal to 10000 (see natsctl",
-        ),
-        (
             ["delete", "b", "k", "--wait-timeout", "x"],
             "input should be a valid number",
         ),
@@ -202,8 +198,7 @@ def test_a_shell_completes_commands_options_and_values(
         (["run", "-c", "nosuchthing:X"], "there is no module nosuchthing"),
         (["run", "-c", "a:B", "--port", "1"], "--store-dir and --port need --embedded"),
         (["run", "-c", "a:B", "--no-kube", "--kubeconfig", "k"], "--no-kube excludes"),
-        (["resync", "--local", "-c", WEBAPPS, "--no-kube"], "WebApps.configs is kept"),
-        (["gc", "plan", "--local", "-c", WEBAPPS, "--no-kube"], "--no-kube forbids a connection"),
+        (["plan", "-c", WEBAPPS, "--no-kube"], "WebApps.configs is kept"),
         (["rbac", "-c", "controllers.webapps:WebApps", "--namespace", "a"], "--service-account"),
         (["get", "b", "k", "--timeout", "never"], "must be a number of seconds"),
         (["health"], "give --listen HOST:PORT"),
