@@ -8,7 +8,6 @@ from natsctl.cli.command import (
     Labels,
     NamedController,
     SomeObjects,
-    controller_name,
     exit_status,
     exit_with,
     option,
@@ -31,7 +30,7 @@ Failing = Annotated[bool, option("--failing | Only keys that fail, as natsctl st
 async def _chosen(
     fleet: Fleet, words: Sequence[str], selector: str, controller: str | None, *, failing: bool
 ) -> list[Name]:
-    """Return the objects that are named, or that labels or failures choose."""
+    """Return the objects that are controller, or that labels or failures choose."""
     if not selector and not failing:
         return parse_names(words)
     names = await fleet.failing(controller) if failing else []
@@ -89,12 +88,11 @@ async def pause(
             "-c needs --all: the pause of an object holds for every controller that syncs it"
         )
     new = new_pause(reason=reason, duration=None if lasts is None else duration_in(lasts))
-    named = controller_name(controller)
     async with open_fleet(options) as fleet:
         if everything:
-            _show(await fleet.pause_controller(named, new))
+            _show(await fleet.pause_controller(controller, new))
         else:
-            names = await _chosen(fleet, words, selector, named, failing=failing)
+            names = await _chosen(fleet, words, selector, controller, failing=failing)
             _show(await fleet.pause(names, new))
 
 
@@ -119,13 +117,12 @@ async def resume(
     """
     words = objects or []
     _check_whole(words, "resume", whole=everything, chosen=failing or bool(selector))
-    named = controller_name(controller)
     async with open_fleet(options) as fleet:
         if everything:
-            _show(await fleet.resume_controller(named))
+            _show(await fleet.resume_controller(controller))
         else:
-            names = await _chosen(fleet, words, selector, named, failing=failing)
-            _show(await fleet.resume(names, named))
+            names = await _chosen(fleet, words, selector, controller, failing=failing)
+            _show(await fleet.resume(names, controller))
 
 
 def _check_whole(words: Sequence[str], command: str, *, whole: bool, chosen: bool) -> None:
@@ -157,8 +154,7 @@ async def resync(
     all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
     words, chosen = objects or [], bool(selector) or failing
     names = parse_names(words, otherwise=all_keys) if words and not chosen else []
-    named = controller_name(controller)
     async with open_fleet(options) as fleet:
         if chosen:
-            names = await _chosen(fleet, words, selector, named, failing=failing)
-        _show(await fleet.resync(names, named))
+            names = await _chosen(fleet, words, selector, controller, failing=failing)
+        _show(await fleet.resync(names, controller))

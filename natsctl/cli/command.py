@@ -114,12 +114,13 @@ _NAMED = "--controller -c NAME | Controller's name, or its class as package.modu
 _FILES = "--file -f FILE | YAML or JSON file, folder, or - for standard input; repeatable"
 _LABELS = "--selector -l LABELS | Only objects whose labels match, such as a=b,c!=d,e"
 
-OneObject = Annotated[list[str], option(ONE)]
 Objects = Annotated[list[str], option(SOME)]
 SomeObjects = Annotated[list[str] | None, option(SOME)]
 ControllerClass = Annotated[str, option(_CLASS)]
 ControllerClasses = Annotated[list[str], option(f"{_CLASS}; repeatable")]
+OneObject = Annotated[list[str], option(ONE)]
 NamedController = Annotated[str | None, option(_NAMED)]
+"""The name of a controller, which a command may give by its class."""
 Files = Annotated[list[str], option(_FILES)]
 Labels = Annotated[str, option(_LABELS)]
 Yes = Annotated[bool, option("--yes -y | Do not ask for confirmation")]
@@ -224,6 +225,17 @@ class StoreOptions(msgspec.Struct, frozen=True):
     cluster: KubeOptions | None
     owner_names: OwnerNames
 
+    @classmethod
+    def of(cls, effective: Effective) -> "StoreOptions":
+        settings = effective.settings
+        return cls(effective.nats, settings.cluster, settings.controllers.owner_names)
+
+
+_CONNECTED: dict[object, Callable[[Effective], object]] = {
+    NatsOptions: lambda effective: effective.nats,
+    StoreOptions: StoreOptions.of,
+}
+"""What the first parameter of a command gets of the settings."""
 
 GLOBAL_FLAGS = {
     flag: setting.form is not SWITCH
@@ -340,14 +352,16 @@ class App(typer.Typer):
             parameters = dict(inspect.signature(work).parameters)
             first = next(iter(parameters), "")
             opened = parameters[first].annotation if parameters else None
-            if opened in (NatsOptions, StoreOptions):
+            if opened in _CONNECTED:
                 del parameters[first]
             for name, text in options.items():
                 one = parameters[name]
                 flag = f"--{name.strip('_').replace('_', '-')}"
                 kind: Any = one.annotation
-                declared = Annotated[kind, option(text, flag, default=one.default)]
-                parameters[name] = one.replace(annotation=declared)
+                optional: Any = Annotated[kind, option(text, flag, default=one.default)]
+                parameters[name] = one.replace(annotation=optional)
+            controller = parameters.get("controller")
+            by_name = controller is not None and controller.annotation is NamedController
             if hooks:
                 one = parameters["controller"]
                 several = get_args(one.annotation)[0] == list[str]
@@ -369,12 +383,9 @@ class App(typer.Typer):
                 _settings.set(effective)
                 if hooks:
                     _of_hook(arguments)
-                filled: list[object] = []
-                if opened is NatsOptions:
-                    filled = [effective.nats]
-                elif opened is StoreOptions:
-                    names = effective.settings.controllers.owner_names
-                    filled = [StoreOptions(effective.nats, effective.settings.cluster, names)]
+                if by_name:
+                    arguments["controller"] = controller_name(arguments["controller"])
+                filled = [_CONNECTED[opened](effective)] if opened in _CONNECTED else []
                 result = work(*filled, **arguments)
                 if inspect.iscoroutine(result):
                     complete(result)

@@ -3,7 +3,7 @@
 import msgspec
 import typer
 
-from natsctl.cli.command import CONFLICT, App, NamedController, Yes, controller_name
+from natsctl.cli.command import CONFLICT, App, NamedController, Yes
 from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
 from natsctl.cli.terminal import confirm, write_line, write_notice
 from natsctl.cli.values import parsed, read_bytes
@@ -12,7 +12,6 @@ from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.model.plans import GarbagePlan
 from natsctl.operate.fleet import NoGarbageError, open_fleet
-from natsctl.operate.objects import NONE
 
 app = App()
 
@@ -40,7 +39,7 @@ async def plan_(
     """
     try:
         async with open_fleet(options) as fleet:
-            plan = await fleet.garbage(controller_name(controller))
+            plan = await fleet.garbage(controller)
     except NoGarbageError as clean:
         plan = ControllerPlan((), controller="")
         write_notice(str(clean))
@@ -71,7 +70,7 @@ async def apply(  # noqa: C901 - one straight line
     """
     async with open_fleet(options) as fleet:
         if plan is None:
-            chosen = await fleet.garbage(controller_name(controller))
+            chosen = await fleet.garbage(controller)
         else:
             try:
                 chosen = msgspec.convert(parsed(read_bytes(plan))[0], ControllerPlan)
@@ -80,7 +79,7 @@ async def apply(  # noqa: C901 - one straight line
                     f"{plan} is not a plan of natsctl gc plan -o json: {error}"
                 ) from error
             if controller is not None:
-                own = (await fleet.daemons()).controller(controller_name(controller))
+                own = (await fleet.daemons()).controller(controller)
                 if chosen.controller != own:
                     raise UsageError(f"{plan} is a plan of {chosen.controller}, not of {own}")
     if plan is None or not chosen.orphans:
@@ -117,7 +116,7 @@ async def accept(
     many keys. After this command, every secondary whose owner does not exist is garbage.
     """
     async with open_fleet(options) as fleet:
-        plan = await fleet.garbage(controller_name(controller))
+        plan = await fleet.garbage(controller)
         if not plan.refused:
             write_notice("nothing is held: there is nothing to accept")
             return
@@ -133,7 +132,7 @@ async def accept(
 def _write_garbage(plan: GarbagePlan) -> None:
     if plan.orphans:
         rows = [
-            [*(one.kind, one.key, str(one.revision), one.owner or NONE), one.held or one.reason]
+            (one.kind, one.key, one.revision, one.owner, one.held or one.reason)
             for one in plan.orphans
         ]
         write_table(("KIND", "KEY", "REVISION", "OWNER", "REASON"), rows)

@@ -19,7 +19,7 @@ from natsctl.cli.output import (
     output_option,
     parse_format,
     write_json,
-    write_result,
+    write_rows,
     write_table,
     write_value,
 )
@@ -143,16 +143,14 @@ async def _list_buckets(options: NatsOptions, output: str) -> None:
         except StoreError:  # the user may lack the permission to read schemas
             schemas = []
     kinds = {name: [one.kind for one in schemas if one.bucket == name] for name in names}
-    if not names and output in TABLES:
-        write_notice("there are no buckets yet")
-        return
-
-    def table() -> None:
-        rows = [[name, ", ".join(kinds[name]) or NONE] for name in names]
-        write_table(["BUCKET", "KINDS"], rows)
-
-    buckets = [{"bucket": name, "kinds": kinds[name]} for name in names]
-    write_result(buckets, output, names=names, table=table)
+    write_rows(
+        [{"bucket": name, "kinds": kinds[name]} for name in names],
+        output,
+        names=names,
+        headings=("BUCKET", "KINDS"),
+        rows=[(name, ", ".join(kinds[name])) for name in names],
+        nothing="there are no buckets yet",
+    )
 
 
 async def _list(

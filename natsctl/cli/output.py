@@ -15,14 +15,14 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from natsctl.cli.terminal import coloured, write_line, write_text, writing
+from natsctl.cli.terminal import coloured, write_line, write_notice, write_text, writing
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket import Message
 from natsctl.model import exact_json
 from natsctl.model.exact_json import ExactNumber
 from natsctl.model.plans import Action, Difference
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
-from natsctl.operate.objects import NO_COLUMNS, cells_of, described, headings_of, short_time
+from natsctl.operate.objects import NO_COLUMNS, NONE, cells_of, described, headings_of, short_time
 from natsctl.telemetry.escaping import escaped, is_unsafe, json_escaped, yaml_escaped
 
 
@@ -96,16 +96,20 @@ _CELL_COLOURS = {
 _CELL = re.compile(rf"((?<=   )|^)({'|'.join(_CELL_COLOURS)})(?=   |$)")
 
 
-def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows under their headings, with columns as wide as their widest cell."""
+def write_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write rows under their headings, with columns as wide as their widest cell.
+
+    A cell that is None or empty is written as a dash.
+    """
     for line in table_lines(headings, rows):
         write_coloured(line)
 
 
-def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a table without colours, escaped."""
-    widths = column_widths(headings, rows)
-    return [row_line(cells, widths) for cells in (headings, *rows)]
+    texts = [[NONE if cell in (None, "") else str(cell) for cell in cells] for cells in rows]
+    widths = column_widths(headings, texts)
+    return [row_line(cells, widths) for cells in (headings, *texts)]
 
 
 def column_widths(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
@@ -129,8 +133,6 @@ def write_coloured(line: str) -> None:
 CUSTOM_COLUMNS, JSONPATH = "custom-columns=", "jsonpath="
 TABLE, WIDE, JSON, YAML, NAME, VALUE = "table", "wide", "json", "yaml", "name", "value"
 TABLES = (TABLE, WIDE)
-BEFORE = {"text": TABLE, "tree": TABLE}
-"""The formats of version 0.2 by their name then."""
 
 Template = tuple[str | FieldPath, ...]
 r"""The texts and paths of a template, such as `{.metadata.name}{"\t"}{.spec.text}`."""
@@ -145,8 +147,6 @@ def parse_format(text: str) -> str | Columns | Template:
     """
     if text.startswith(JSONPATH):
         return tuple(_template(text.removeprefix(JSONPATH)))
-    if text.startswith("field="):  # until version 0.2
-        return (FieldPath.parse(text.removeprefix("field=")),)
     if text.startswith(CUSTOM_COLUMNS):
         columns: dict[str, str] = {}
         for pair in text.removeprefix(CUSTOM_COLUMNS).split(","):
@@ -176,7 +176,6 @@ def output_option(*more: str, without: Collection[str] = ()) -> Any:
     plain = [name for name in (*TABLES, JSON, YAML, NAME, *more) if name not in without]
 
     def checked(text: str) -> str:
-        text = BEFORE.get(text, text)
         if text not in plain and isinstance(parse_format(text), str):
             raise UsageError(
                 f"--output {text!r} must be {', '.join(plain)}, {CUSTOM_COLUMNS}… or {JSONPATH}…"
@@ -198,6 +197,29 @@ def output_option(*more: str, without: Collection[str] = ()) -> Any:
 
 
 OutputOption = Annotated[str, output_option()]
+
+
+def write_rows(
+    results: Sequence[object],
+    output: str,
+    *,
+    names: Iterable[str],
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    nothing: str = "",
+) -> None:
+    """Write results in a format: as a table with a row for each, or else as `write_result` does.
+
+    *nothing* is said in place of a table without rows.
+    """
+
+    def table() -> None:
+        if results or not nothing:
+            write_table(headings, rows)
+        else:
+            write_notice(nothing)
+
+    write_result(results, output, names=names, table=table)
 
 
 def write_result(

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from natsctl.cli import gc
 from natsctl.cli.command import App, OneObject, Yes
-from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
+from natsctl.cli.output import TABLE, OutputOption, write_result, write_rows
 from natsctl.cli.terminal import confirm, write_line, write_notice
 from natsctl.core import installation as installations
 from natsctl.core.installation import INSTALLATION, Installation
@@ -17,7 +17,7 @@ from natsctl.managed.links import permit_adoption, resolve
 from natsctl.model.objects import Object
 from natsctl.operate.buckets import open_bucket
 from natsctl.operate.links import forget_link, link_states
-from natsctl.operate.objects import NONE, age, parse_name
+from natsctl.operate.objects import age, parse_name
 
 app = App(help="Repair what nobody should have to, once a year.")
 external = App(help="Show the links to external resources, and resolve unknown results.")
@@ -48,22 +48,20 @@ async def list_(
     async with connect(options) as connection:
         states = await link_states(connection, bucket)
     now = datetime.now(UTC)
-    rows = [
-        [
-            *(one.bucket, one.key, str(one.revision or NONE), one.state),
-            *(age(one.since, now), one.external_name or NONE),
-        ]
-        for one in states
-    ]
-
-    def table() -> None:
-        if rows:
-            write_table(("BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME"), rows)
-        else:
-            write_notice("there are no links to external resources")
-
-    keys = (f"{state.bucket}/{state.key}" for state in states)
-    write_result(states, output, names=keys, table=table)
+    write_rows(
+        states,
+        output,
+        names=[f"{one.bucket}/{one.key}" for one in states],
+        headings=("BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME"),
+        rows=[
+            (
+                *(one.bucket, one.key, one.revision or None, one.state),
+                *(age(one.since, now), one.external_name),
+            )
+            for one in states
+        ],
+        nothing="there are no links to external resources",
+    )
 
 
 @external.add(
@@ -98,10 +96,10 @@ async def adopt(options: NatsOptions, *, object_: OneObject) -> None:
     From then on the controller changes the resource as the object says, and deletes it with the
     object. The command sets the annotation natsctl.io/adopt, so the object says so by itself.
     """
-    named = parse_name(object_)
-    async with open_bucket(options, named.bucket) as source:
-        await permit_adoption(BucketStore(source, Object), named.key)
-    write_line(f"{source.name}/{named.key} adopts its external resource")
+    name = parse_name(object_)
+    async with open_bucket(options, name.bucket) as source:
+        await permit_adoption(BucketStore(source, Object), name.key)
+    write_line(f"{source.name}/{name.key} adopts its external resource")
 
 
 @external.add("natsctl repair external forget disks/data")
@@ -111,10 +109,10 @@ async def forget(options: NatsOptions, *, object_: OneObject) -> None:
     The external resource stays, and no object manages it. If the object exists, the next
     reconciliation creates another resource for it.
     """
-    named = parse_name(object_)
+    name = parse_name(object_)
     async with connect(options) as connection:
-        await forget_link(connection, named)
-    write_line(f"{named} forgotten")
+        await forget_link(connection, name)
+    write_line(f"{name} forgotten")
 
 
 # ---- the installation

@@ -19,7 +19,7 @@ from natsctl.model import documents, exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.buckets import published_schemas
 from natsctl.operate.faults import InvalidField, faults, schema_for, unknown_fields
-from natsctl.operate.objects import NONE, parse_name, preview
+from natsctl.operate.objects import parse_name, preview
 
 app = App()
 
@@ -192,10 +192,10 @@ async def explain(
             write_line(line)
     elif schemas:
         rows = [
-            [
-                *(one.kind, one.keys, str(one.version), one.controller),
-                *(one.controller_version or NONE, one.role),
-            ]
+            (
+                *(one.kind, one.keys, one.version),
+                *(one.controller, one.controller_version, one.role),
+            )
             for one in schemas
         ]
         write_table(HEADINGS, rows)

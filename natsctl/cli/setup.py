@@ -23,7 +23,7 @@ from natsctl.cli.output import (
     output_option,
     write_json,
     write_result,
-    write_table,
+    write_rows,
     write_yaml,
 )
 from natsctl.cli.terminal import coloured, write_line, write_notice, write_text
@@ -70,7 +70,7 @@ def config(*, output: OutputOption = TABLE) -> None:
     """
     effective = settings().with_context()
     shown: list[SettingInEffect] = []
-    rows: list[list[str]] = []
+    rows: list[tuple[str, ...]] = []
     for field in FIELDS:
         setting, value = BY_NAME[field], effective.value(field)
         match value:
@@ -85,9 +85,9 @@ def config(*, output: OutputOption = TABLE) -> None:
         source = effective.source(field)
         shown.append(SettingInEffect(field, value, source, setting.default))
         text = setting.default if value in (None, []) else text_of_value(value)
-        rows.append([field, text, source])
+        rows.append((field, text, source))
     headings = ("SETTING", "VALUE", "SOURCE")
-    write_result(shown, output, names=FIELDS, table=lambda: write_table(headings, rows))
+    write_rows(shown, output, names=FIELDS, headings=headings, rows=rows)
     effective.settings.check()
 
 

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, time, timedelta
-from functools import partial
 
 import msgspec
 
-from natsctl.cli.command import ONE, App, NamedController, OneObject, controller_name
+from natsctl.cli.command import ONE, App, NamedController, OneObject
 from natsctl.cli.output import (
+    JSON,
     TABLE,
     TABLES,
     WIDE,
@@ -19,7 +19,9 @@ from natsctl.cli.output import (
     duration,
     table_lines,
     write_coloured,
+    write_json,
     write_result,
+    write_rows,
     write_table,
 )
 from natsctl.cli.terminal import flush, write_line, write_notice, write_text
@@ -69,13 +71,12 @@ async def status(
     or being synced, WAITING those that are due later. OLDEST is the time since the first change
     that no sync has answered, or since the first failure. -o wide adds daemons and queues.
     """
-    named = controller_name(controller)
     async with open_fleet(options) as fleet:
         if watch:
             if output not in TABLES:
                 raise UsageError("--watch draws a table: use -o json with a loop of your shell")
-            await _redraw(fleet, named, wide=output == WIDE)
-        known = await fleet.statuses(named)
+            await _redraw(fleet, controller, wide=output == WIDE)
+        known = await fleet.statuses(controller)
         sources = [source for found in known.controllers for source in found.row.sources]
         buckets = [source.bucket for source in sources if source.bucket]
         mirrors = [
@@ -93,7 +94,7 @@ async def status(
     )
 
 
-async def _redraw(fleet: Fleet, named: str | None, *, wide: bool) -> None:
+async def _redraw(fleet: Fleet, controller: str | None, *, wide: bool) -> None:
     """Draw the status again and again: in place on a terminal, else each time that it changes."""
     from rich.live import Live  # noqa: PLC0415 - only this needs it
     from rich.text import Text  # noqa: PLC0415 - likewise
@@ -102,7 +103,7 @@ async def _redraw(fleet: Fleet, named: str | None, *, wide: bool) -> None:
     with Live(auto_refresh=False, screen=False) if terminal else nullcontext() as live:
         while True:
             try:
-                text = "\n".join(_status_lines(await fleet.statuses(named), wide=wide))
+                text = "\n".join(_status_lines(await fleet.statuses(controller), wide=wide))
             except NatsctlError as error:
                 text = escaped(f"unknown: {error}")
             if live is not None:
@@ -123,12 +124,12 @@ def _status_lines(known: Statuses, *, wide: bool, mirrors: Sequence[str] = ()) -
     headings = (*HEADINGS, *WIDE_HEADINGS) if wide else HEADINGS
     lines = table_lines(headings, [_cells(row)[: len(headings)] for row in rows])
     daemons = [
-        [row.name, daemon.name, daemon.state, daemon.mode or NONE, _text(daemon.keys)]
+        (row.name, daemon.name, daemon.state, daemon.mode, daemon.keys)
         for row in rows
         for daemon in (row.daemons if len(row.daemons) > 1 else ())
     ]
     queued = [
-        [one.controller, str(one.daemon), key.key, f"{place} {duration(key.s)}", key.reason]
+        (one.controller, one.daemon, key.key, f"{place} {duration(key.s)}", key.reason)
         for one in statuses
         if (lanes := one.lanes) is not None
         for place, keys in zip(PLACES, (lanes.held, lanes.ready, lanes.waiting), strict=True)
@@ -145,28 +146,23 @@ def _status_lines(known: Statuses, *, wide: bool, mirrors: Sequence[str] = ()) -
     return lines + [f"installation {escaped(one)}" for one in installations]
 
 
-def _cells(row: StatusRow) -> list[str]:
+def _cells(row: StatusRow) -> list[object]:
     names = [daemon.name for daemon in row.daemons]
-    daemon = names[0] if len(names) == 1 else f"{len(names)} daemons" if names else NONE
+    daemon = names[0] if len(names) == 1 else f"{len(names)} daemons" if names else None
     counts = [row.primaries, row.keys, row.invalid, row.failing, row.quarantined]
-    paused = "all" if row.paused_whole is not None else _text(row.paused)
+    paused = "all" if row.paused_whole is not None else row.paused
     contested = row.contested
     if row.primaries is None:  # a program, nobody knows, or it has just started
         known = row.state in ("syncing", DOWN)
         counts = [None, None, None, *(counts[3:] if known else (None, None))]
-        paused, contested = paused if known else NONE, None
+        paused, contested = paused if known else None, None
     queued = None if row.queued is None else row.queued + (row.held or 0)
     oldest_s = row.oldest_unanswered_s
     return [
-        *(row.name, daemon, row.state, row.mode or NONE, *map(_text, counts), paused),
-        *map(_text, (contested, queued, row.waiting)),
-        NONE if oldest_s is None else duration(oldest_s),
-        *map(_text, (row.queued, row.held, row.syncs, row.failures)),  # if it's wide
+        *(row.name, daemon, row.state, row.mode, *counts, paused, contested, queued, row.waiting),
+        None if oldest_s is None else duration(oldest_s),
+        *(row.queued, row.held, row.syncs, row.failures),  # if it's wide
     ]
-
-
-def _text(count: int | None) -> str:
-    return NONE if count is None else str(count)
 
 
 # ---- one key
@@ -191,7 +187,7 @@ async def describe(
     """
     name, now = parse_name(object_), datetime.now(UTC)
     async with open_fleet(options) as fleet:
-        found = await fleet.describe(name, controller_name(controller))
+        found = await fleet.describe(name, controller)
     tree = found[0].tree or Branch(kind=found[0].source, key=found[0].key)
 
     def table() -> None:
@@ -203,10 +199,10 @@ async def describe(
         if tree.branches:
             write_text("\nobjects:")
             rows = [
-                [
-                    *(prefix + branch.name, branch.ready, branch.reason or NONE),
-                    *(_text(branch.revision), age(branch.created, now)),
-                ]
+                (
+                    *(prefix + branch.name, branch.ready, branch.reason),
+                    *(branch.revision, age(branch.created, now)),
+                )
                 for prefix, branch in _branches(tree)
             ]
             write_table(["OBJECT", "READY", "REASON", "REVISION", "AGE"], rows)
@@ -276,21 +272,21 @@ def _description_lines(  # noqa: C901 - one straight line
         for sync in reversed(key.syncs):
             counts = ("created", sync.created), ("updated", sync.updated), ("deleted", sync.deleted)
             writes = ", ".join(f"{count} {verb}" for verb, count in counts if count)
-            started, outcome = age(sync.started.isoformat(), now), " ".join(sync.error.split())
+            started = f"{age(sync.started.isoformat(), now)} ago"
+            outcome = " ".join(sync.error.split()) or "ok"
             took = duration(sync.duration_s)
-            cells = [f"{started} ago", sync.operation, took, _text(sync.revision), writes or NONE]
-            rows.append([*cells, outcome or "ok"])
+            rows.append((started, sync.operation, took, sync.revision, writes, outcome))
         yield from ("", "last syncs:", *table_lines(headings, rows))
     if key.events:
         headings = ["LAST", "TYPE", "REASON", "COUNT", "MESSAGE"]
-        rows = [
-            [
-                *(f"{age(event.last, now)} ago", event.type, event.reason, str(event.count)),
+        events = [
+            (
+                *(f"{age(event.last, now)} ago", event.type, event.reason, event.count),
                 " ".join(event.message.split()),
-            ]
+            )
             for event in reversed(key.events)
         ]
-        yield from ("", "last events:", *table_lines(headings, rows))
+        yield from ("", "last events:", *table_lines(headings, events))
     if key.events_error:
         yield escaped(f"  {'events':<12}cannot be read: {key.events_error}")
 
@@ -353,41 +349,53 @@ async def events(
     name = parse_name(object_) if object_ else None
     now = datetime.now(UTC)
     begin, end = (None if text is None else _time_of(text, now) for text in (since, until))
-    named = controller_name(controller)
     async with open_fleet(options) as fleet:
-        found = await fleet.events(name=name, controller=named, since=begin, until=end)
-        rows = [_event_cells(event) for event in found]
-        if not found and output in TABLES:
-            write_notice("there are no events")
-        elif not watch or output in TABLES:
-            names = [row[3] for row in rows]
-            write_result(
-                found, output, names=names, table=lambda: write_table(EVENT_HEADINGS, rows)
-            )
+        found = await fleet.events(name=name, controller=controller, since=begin, until=end)
+        _write_events(found, output, watched=watch)
         if len(found) == FOUND_MAX:
             write_notice(f"these are the last {FOUND_MAX:,} events: name an object, or --since")
         seen = {msgspec.json.encode(event) for event in found}
         while watch:
             await asyncio.sleep(FOLLOW_S)
             last = datetime.now(UTC) - timedelta(seconds=60)
-            events_now = await fleet.events(name=name, controller=named, since=max(last, now))
-            before, seen = seen, set()  # the window only moves on
-            for event in events_now:
-                seen.add(encoded := msgspec.json.encode(event))
-                if encoded not in before:
-                    cells = _event_cells(event)
-                    line = "   ".join(cells)
-                    write_result([event], output, names=cells[3:4], table=partial(write_line, line))
+            events_now = await fleet.events(name=name, controller=controller, since=max(last, now))
+            encoded = {msgspec.json.encode(event): event for event in events_now}
+            new = [event for text, event in encoded.items() if text not in seen]
+            seen = {*encoded}  # the window only moves on
+            _write_events(new, output, watched=True, headings=())
             flush()
 
 
-def _event_cells(event: KvEvent) -> list[str]:
-    last = time_in(event.last)
-    return [
-        NONE if last is None else last.astimezone().isoformat(timespec="seconds"),
-        *(event.type, event.reason, f"{event.controller}/{event.key}", str(event.count)),
-        " ".join(event.message.split()),
+def _write_events(
+    events: Sequence[KvEvent],
+    output: str,
+    *,
+    watched: bool,
+    headings: Sequence[str] = EVENT_HEADINGS,
+) -> None:
+    """Write events; if they're watched, JSON has one on each line. Later ones have no headings."""
+    rows = [
+        (
+            *(_local_time(event.last), event.type, event.reason),
+            *(f"{event.controller}/{event.key}", str(event.count), " ".join(event.message.split())),
+        )
+        for event in events
     ]
+    if watched and output == JSON:
+        for event in events:
+            write_json(event, indent=-1)
+    elif output in TABLES and not headings:
+        for row in rows:
+            write_line("   ".join(row))
+    else:
+        names = [row[3] for row in rows]
+        nothing = "there are no events"
+        write_rows(events, output, names=names, headings=headings, rows=rows, nothing=nothing)
+
+
+def _local_time(text: str) -> str:
+    time_ = time_in(text)
+    return NONE if time_ is None else time_.astimezone().isoformat(timespec="seconds")
 
 
 def _time_of(text: str, now: datetime) -> datetime:

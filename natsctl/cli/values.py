@@ -249,13 +249,14 @@ def replace(current: Stored | None, new: NewValue) -> bytes:
 def apply(current: Stored | None, new: NewValue) -> bytes:
     """Return the value to store so that the fields of *new* are set and other fields stay.
 
-    Labels and annotations are merged; null removes one.
+    Labels and annotations are merged; null removes one, and with the last one the whole map.
     """
     if not isinstance(new, dict):
         return replace(current, new)
     before = _object_of(current)
     old = before or {}
-    metadata = documents.merge_patch(documents.metadata_of(old), documents.metadata_of(new))
+    merged = documents.merge_patch(documents.metadata_of(old), documents.metadata_of(new))
+    metadata = {name: field for name, field in merged.items() if field != {}}
     return _stamped(current, before, {**old, **new, "metadata": metadata})
 
 

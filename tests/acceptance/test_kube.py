@@ -179,7 +179,7 @@ async def test_a_sync_writes_only_changes_and_garbage_of_the_cluster_is_collecte
     assert [one for one in written if one.name.startswith("shop")] == []
     assert await running.ends(signal.SIGTERM) == 0
 
-    await (await jetstream.key_value("webapps")).purge("shop")
+    await jetstream.purge_stream("KV_webapps", subject="$KV.webapps.shop")
     await daemon(WEBAPPS)
     plan = await natsctl("gc", "plan", "-o", "json")
     mine = [orphan for orphan in plan.json["orphans"] if orphan["key"].startswith(namespace.name)]

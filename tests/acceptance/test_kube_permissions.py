@@ -92,7 +92,7 @@ async def test_the_printed_permissions_suffice_for_syncs_and_garbage_collection(
             await eventually(lambda: _has_synced_event(namespace))
             assert await running.ends(signal.SIGTERM) == 0
             assert "may not" not in running.log
-        await (await jetstream.key_value("webapps")).purge("shop")
+        await jetstream.purge_stream("KV_webapps", subject="$KV.webapps.shop")
         async with natsctl.running("run", "-c", WEBAPPS) as running:
             await running.logged(SYNCING)
             await natsctl.done("gc", "apply", "--yes", "--force")
