@@ -7,13 +7,11 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from html import escape
-from importlib.metadata import version as installed
 from pathlib import Path
 
 from natsctl.cli.command import App, StoreOptions, load_runnable_controller
 from natsctl.cli.terminal import write_line, write_notice
-from natsctl.console.actions import MakePlan
-from natsctl.console.api import Console
+from natsctl.console.api import Console, MakePlan
 from natsctl.console.http import ConsoleAccess, is_loopback, serving
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.plan import plan
@@ -53,7 +51,7 @@ async def console(
 
     async def serve() -> None:
         async with connect(stores.nats) as nats:
-            page = Console(nats.connection, version=installed("natsctl"), planners=planners)
+            page = Console(nats.connection, planners)
             try:
                 async with serving(page, ConsoleAccess(bind), bind, port) as url:
                     if not is_loopback(bind):

@@ -76,31 +76,20 @@ FIELD_MAX = 10_000  # characters of a text in a difference
 _NAMES = re.compile(r'[^.\[\]"]+')
 
 
-class ShownValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored value without secrets: indented JSON, plain text, or nothing if it's binary.
+def shown_value(message: Message) -> Fields:
+    """Return a stored value without secrets: indented JSON, plain text, or nothing if it's binary.
 
     `omitted` is the number of characters that the text lacks.
     """
-
-    text: str
-    kind: str
-    bytes: int
-    omitted: int
-    revision: int
-    created: str
-
-
-def shown_value(message: Message) -> ShownValue:
-    """Return the value of a message as text."""
     kind, text = _text_of(message.value)
-    return ShownValue(
-        text=text[:TEXT_MAX],
-        kind=kind,
-        bytes=len(message.value),
-        omitted=max(0, len(text) - TEXT_MAX),
-        revision=message.revision,
-        created=message.created,
-    )
+    return {
+        "text": text[:TEXT_MAX],
+        "kind": kind,
+        "bytes": len(message.value),
+        "omitted": max(0, len(text) - TEXT_MAX),
+        "revision": message.revision,
+        "created": message.created,
+    }
 
 
 def masked_document(document: Document) -> Document:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from natsctl.console.answers import (
     Answer,
     Fields,
-    ShownValue,
     answer,
     masked_document,
     shown_differences,
@@ -96,7 +95,7 @@ class NextValue(msgspec.Struct, frozen=True):
 
 async def draft(connection: Connection, bucket: str, key: str) -> Fields:
     """Return an object to edit, without secrets, status and bookkeeping, and its revision."""
-    message = await Bucket(connection, bucket).last(key)
+    message = await Bucket(connection, bucket).last(check_key(key))
     document = _document(message)
     shown = _compact(masked_document(desired(document)))
     text = msgspec.json.format(exact_json.encode(shown), indent=2).decode()
@@ -204,7 +203,7 @@ class KeyView(Answer, frozen=True, kw_only=True):
     bucket: str
     explain: list[KeyExplanation] | None = None
     tree: Branch | None = None
-    object: ShownValue | None = None
+    object: Fields | None = None
     revisions: list[Fields] | None = None
     errors: dict[str, Problem] = msgspec.field(default_factory=dict)
     off: dict[str, str] = msgspec.field(default_factory=dict)
@@ -224,7 +223,7 @@ class KeyViews:
             self._identity = await identity_on(self._connection)
         return self._identity
 
-    async def view(self, controller: str, key: str, bucket: str) -> KeyView:
+    async def view(self, controller: str, bucket: str, key: str) -> KeyView:
         check_key(key)
         if controller:
             view = await self._of_controller(controller, key, bucket)
@@ -310,7 +309,7 @@ class KeyViews:
 
     async def _stored(self, bucket: str | None, key: str, errors: dict[str, Problem]) -> KeyView:
         revisions: list[Fields] | None = None
-        shown: ShownValue | None = None
+        shown: Fields | None = None
         if bucket:
             store = BucketStore(Bucket(self._connection, bucket))
             messages = await _part("revisions", store.messages(key), errors)
@@ -352,7 +351,7 @@ def _off(view: KeyView, identity: Identity) -> dict[str, str]:
     if any(explanation.paused for explanation in explanations):
         off.setdefault("resync", "it is paused: resume it first")
     written = f"$KV.{view.bucket}.{view.key}"
-    kind = None if view.object is None else view.object.kind
+    kind = None if view.object is None else view.object["kind"]
     for action in ("pause", "resume", "edit", "rollback"):
         if not view.bucket:
             off[action] = "it is in a cluster: use kubectl"

@@ -17,7 +17,7 @@ ACT = """async (base) => {
     const act = (options) => fetch(`${base}/api/actions/pause`, { method: "POST", body: pause,
         credentials: "include", ...options }).then((answer) => answer.type, () => "refused");
     return {
-        read: await fetch(`${base}/api/session`, { credentials: "include" })
+        read: await fetch(`${base}/api/home`, { credentials: "include" })
             .then((answer) => answer.text(), () => ""),
         blind: await act({ mode: "no-cors" }),
         asked: await act({ headers: { Authorization: "Bearer x" } }),
@@ -55,7 +55,7 @@ async def test_a_page_of_another_port_of_the_host_cannot_act(
         await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/")
         tried = await page.evaluate(ACT, running.base)
         async with ClientSession(headers=given) as session:
-            async with session.get(f"{running.base}/api/session") as reply:
+            async with session.get(f"{running.base}/api/home") as reply:
                 known = await reply.json()
             headers = {"X-CSRF-Token": known.get("csrf", "")}
             body = {"controller": "shops", "everything": True, "reason": "taken over"}

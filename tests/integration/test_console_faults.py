@@ -335,7 +335,7 @@ class TestCommand:
             async def is_answered() -> bool:
                 try:
                     limit = ClientTimeout(5)
-                    async with session.get(f"{console.base}/api/session", timeout=limit) as answer:
+                    async with session.get(f"{console.base}/api/home", timeout=limit) as answer:
                         return answer.status == 200
                 except (ClientError, TimeoutError):
                     return False  # while the connections arrive, each new one may be closed

@@ -44,7 +44,7 @@ async def test_the_token_counts_only_as_a_header(client: ConsoleClient) -> None:
     token = client.access.token
     assert await status(client, f"/api/home?token={token}") == 401
     assert await status(client, "/api/home", Cookie=f"natsctl-console-token={token}") == 401
-    assert await status(client, "/api/session", Authorization=f"Bearer {token}") == 200
+    assert await status(client, "/api/home", Authorization=f"Bearer {token}") == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/api/home", "/api/nothing", "/api/live?view=x"])

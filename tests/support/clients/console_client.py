@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from aiohttp import ClientSession
 
 from natsctl import NatsOptions
-from natsctl.console.actions import MakePlan
-from natsctl.console.api import Console
+from natsctl.console.api import Console, MakePlan
 from natsctl.console.http import ConsoleAccess, serving
 from natsctl.jetstream.connection import connect
 
@@ -104,7 +103,7 @@ async def console_on(
     """Run a console in this process, and open a client of it."""
     async with connect(options) as connection:
         access = ConsoleAccess(host)
-        console = Console(connection, version="1.2.3", planners=planners)
+        console = Console(connection, planners)
         try:
             async with (
                 serving(console, access, host, 0) as url,
