@@ -7,11 +7,7 @@ import { act, get } from "./server.js";
 const ASKED_FROM = 20; // keys whose resync is awaited about
 const VALUE_MAX = 4_000; // characters of a value
 
-/**
- * What an action is about: keys of a controller, those of a filter, or, with neither, all of them.
- * @typedef {{controller?: string, bucket?: string, keys?: string[], count?: number, filter?:
- *   {state: string, cause: string, prefix: string}}} Target
- */
+/* A target of actions has a `controller`, a `bucket`, and `keys`, a `filter` with their `count`, or neither: all keys. */
 
 /** Return a button of an action. If it is *off*, which is the reason, it says so when somebody tries it. */
 export function button(label, onclick, off) {

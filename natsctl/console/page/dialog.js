@@ -49,9 +49,8 @@ function opened(title, form, agree, prepare) {
   });
 }
 
-/** The lines above a view: what is missing, and how old its values are if they are not current. */
+/** The lines above a view, which is dimmed while its values are old: what is missing, and their age. */
 export class Notice {
-  /** @param {HTMLElement} view is dimmed while its values are old */
   constructor(view) {
     this._view = view;
     this._text = "";
@@ -78,7 +77,7 @@ export class Notice {
     return this._set(`${answered} of ${counted(expected, "daemon")} answered${names}`, "partial");
   }
 
-  /** @param {{failed?: boolean, cut?: boolean}} why the last load failed, the connection is cut */
+  /** Show whether the last load `failed`, or the connection is `cut`. */
   update(why) {
     this._why = { ...this._why, ...why };
     const isOld = this._asOf > 0 && (this._why.failed || this._why.cut);

@@ -1,7 +1,4 @@
-/**
- * Makes elements, and formats numbers, times and texts of objects for people. No function takes
- * HTML. A text from an object is always a text node, so it never becomes markup.
- */
+/** Makes elements, and formats for people. No function takes HTML: the text of an object never becomes markup. */
 
 const TEXT_MAX = 400;
 const UNITS = [["d", 86_400], ["h", 3_600], ["m", 60], ["s", 1]];
@@ -20,10 +17,7 @@ export function pathOf({ controller, bucket }, key) {
   return bucket === undefined ? path(parts.length ? "key" : "keys", controller, ...parts) : path("buckets", bucket, ...parts);
 }
 
-/**
- * Return a new element. An attribute `on…` is a listener. An attribute that is null, undefined or
- * false is left out. The policy of the page forbids the attribute `style`.
- */
+/** Return a new element. A function listens to `on…`; an attribute that is null, undefined or false is left out. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -45,10 +39,7 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/**
- * Put the elements in this order below *parent*, and remove all others. An element that is in its
- * place already is not moved, so that it keeps the focus.
- */
+/** Put only these elements below *parent*, in this order; one in its place stays there, and keeps the focus. */
 export function arrange(parent, elements) {
   const kept = new Set(elements);
   for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
@@ -57,10 +48,7 @@ export function arrange(parent, elements) {
   });
 }
 
-/**
- * Return a text of an object for display. Control characters and characters that change the
- * direction of the text are shown by their code. A long text is cut.
- */
+/** Return a text of an object, cut; characters that are invisible or change its direction are shown by their code. */
 export function shown(text, max = TEXT_MAX) {
   const whole = String(text);
   const start = whole.slice(0, max).replace(UNSAFE, (character) =>
@@ -72,7 +60,6 @@ export function count(number) {
   return number === null || number === undefined ? NOTHING : number.toLocaleString("en");
 }
 
-/** Return the number with its noun, such as `1 key` and `2 keys`. */
 export function counted(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }

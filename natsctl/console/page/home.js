@@ -69,8 +69,8 @@ const DAEMONS = [
 ];
 
 const BUCKETS = [
-  column("Bucket", ({ name }) => name, { heads: true, sorts: true, draw: ({ name }) => link(pathOf({ bucket: name }), name) }),
-  ...["Values", "Bytes", "History"].map((label) => numbers(label, (row) => row[label.toLowerCase()], { sorts: true })),
+  column("Bucket", ({ name }) => name, { heads: true, draw: ({ name }) => link(pathOf({ bucket: name }), name) }),
+  ...["Values", "Bytes", "History"].map((label) => numbers(label, (row) => row[label.toLowerCase()])),
   column("Controllers", ({ controllers }) => controllers, {
     draw: ({ controllers }) => h("span", { class: "links" }, ...(controllers ?? []).map(toController)),
   }),

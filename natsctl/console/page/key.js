@@ -54,8 +54,12 @@ export class Key {
   }
 
   resync() {
-    const { controller, key } = this._route;
-    if (controller !== undefined) resync({ controller, keys: [key] });
+    if (this._route.controller !== undefined) resync(this._target());
+  }
+
+  _target(answered) {
+    const { controller, bucket = answered, key } = this._route;
+    return { controller, bucket, keys: [key] };
   }
 
   moved(query) {
@@ -114,8 +118,7 @@ export class Key {
 
   _drawButtons({ off, explain, bucket: answered }) {
     const { controller, key } = this._route;
-    const bucket = this._route.bucket ?? answered;
-    const target = { controller, bucket, keys: [key] };
+    const target = this._target(answered);
     const editing = button("Edit", () => edit(target), off.edit);
     const isPaused = (explain ?? []).some(({ paused }) => paused && !paused.controller);
     replace(this._buttons, ...(controller === undefined ? [editing] : [
@@ -160,11 +163,10 @@ export class Key {
   }
 
   _entries({ revisions, explain, off, bucket: answered }) {
-    const { controller, key } = this._route;
-    const target = { controller, bucket: this._route.bucket ?? answered, keys: [key] };
+    const target = this._target(answered);
     const entries = (revisions ?? []).map((revision, index, known) => {
       const before = known[index - 1];
-      const href = before && withQuery(pathOf(this._route, key), { from: before.revision, to: revision.revision });
+      const href = before && withQuery(pathOf(this._route, this._route.key), { from: before.revision, to: revision.revision });
       const isOld = index < known.length - 1 && !revision.deleted && !off.rollback;
       return revisionEntry(revision, href, isOld && (() => rollback(target, revision.revision)));
     });
@@ -210,9 +212,8 @@ function queueText(queued) {
   return `ready for ${duration(queued.s)}, priority ${shown(queued.priority, 20)}`;
 }
 
-/** A tree of the branches that `natsctl describe -o json` prints. */
+/** A tree of the branches that `natsctl describe -o json` prints; the controller answers their manifests. */
 class Tree {
-  /** @param {string} controller answers the manifests of objects that have no page */
   constructor(controller) {
     this._controller = controller;
     this._manifests = new Map(); // the open ones, by name
@@ -332,7 +333,6 @@ class Timeline {
   }
 }
 
-/** Return the entry of a revision, with a link to its difference, and a button if it can be restored. */
 function revisionEntry(revision, href, restore) {
   const { revision: number, created, deleted, bytes, changed = [] } = revision;
   const title = deleted ? `Revision ${number}: deleted` : `Revision ${number}`;

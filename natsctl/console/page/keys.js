@@ -86,15 +86,15 @@ export class Keys {
 
   _columns() {
     const key = column("Key", (row) => row.key, {
-      heads: true, kind: "text", sorts: true, draw: (row) => link(pathOf(this._route, row.key), row.key, 200),
+      heads: true, kind: "text", draw: (row) => link(pathOf(this._route, row.key), row.key, 200),
     });
     const state = column("State", (row) => [row.state, row.reason], {
-      kind: "wide", sorts: true,
+      kind: "wide",
       draw: (row) => h("span", { class: "badges" }, badge(row.state),
         row.reason && h("span", { class: "text" }, ...(row.state === "paused" ? pauseText(row.reason) : [shown(row.reason, 200)]))),
     });
     const others = this._answer.columns.map((name, index) => column(
-      name.charAt(0) + name.slice(1).toLowerCase(), (row) => row.cells[index] ?? "", { kind: "text", sorts: true }));
+      name.charAt(0) + name.slice(1).toLowerCase(), (row) => row.cells[index] ?? "", { kind: "text" }));
     return [key, ...(this._route.controller === undefined ? [] : [state]), ...others.filter(({ label }) => label !== "Key")];
   }
 

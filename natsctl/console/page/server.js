@@ -1,7 +1,6 @@
 /**
- * Asks the server of the console, with the token of this tab, and keeps a view current. The token
- * is in the storage of the tab, which has one origin: a page of another port of this host, which
- * would get a cookie, can't read it. A new tab asks the other tabs of the console.
+ * Asks the server of the console, and keeps a view current. The token is in the storage of the tab:
+ * a page of another port of this host would get a cookie. A new tab asks the other tabs.
  */
 
 const NAME = "natsctl-console-token";

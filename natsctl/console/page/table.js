@@ -1,13 +1,13 @@
-/** Shows a table of some hundred rows, which are updated in place, sorted and filtered as they are. */
+/** Shows a table of some hundred rows, which are updated in place and filtered as they are. */
 
 import { arrange, count, h, NOTHING, replace, shown } from "./dom.js";
 
 /**
- * Return a column. `value` decides whether a cell changed, and how rows are sorted. `draw` returns
- * the content of the cell, by default the value as text. `heads` marks the cell that names the row.
+ * Return a column. `value` decides whether a cell changed. `draw` returns the content of the cell, by
+ * default the value as text. `heads` marks the cell that names the row.
  */
 export function column(label, value, options = {}) {
-  return { name: label, label, value, ...options };
+  return { label, value, ...options };
 }
 
 export function numbers(label, value, options = {}) {
@@ -15,18 +15,13 @@ export function numbers(label, value, options = {}) {
 }
 
 export class Table {
-  /**
-   * @param options.label the name of the table for screen readers
-   * @param options.empty the text of a table without rows
-   * @param options.selected called when the selection changes; without it, no row can be selected
-   */
+  /** `selected` is called when the selection changes; without it, no row can be selected. */
   constructor({ label, columns, keyOf, empty, selected }) {
     this._keyOf = keyOf;
     this._select = selected;
     this.selected = new Set(); // the keys of selected rows
     this._rows = new Map();
     this._list = [];
-    this._sort = { name: "", descending: false };
     this._filter = "";
     this._head = h("thead");
     this._body = h("tbody");
@@ -41,11 +36,12 @@ export class Table {
   setColumns(given) {
     const box = column("Select", this._keyOf, { kind: "select", draw: (row) => this._box(this._keyOf(row)) });
     this._columns = this._select ? [box, ...given] : given;
-    const names = this._columns.map(({ name }) => name).join(" ");
-    if (names === this._names) return;
-    this._names = names;
+    const labels = this._columns.map(({ label }) => label).join(" ");
+    if (labels === this._labels) return;
+    this._labels = labels;
     this._rows.clear();
-    replace(this._head, h("tr", {}, ...this._columns.map((one) => this._heading(one))));
+    replace(this._head, h("tr", {}, ...this._columns.map(({ label, kind }) => h("th", { scope: "col", class: kind },
+      h("span", { class: kind === "select" ? "hidden" : null }, label)))));
   }
 
   update(list) {
@@ -63,7 +59,6 @@ export class Table {
     this._scroller.hidden = list.length === 0;
   }
 
-  /** Show only the rows that have this text in a cell. */
   filter(text) {
     this._filter = text.toLowerCase();
     this._arrange();
@@ -76,30 +71,9 @@ export class Table {
   }
 
   _arrange() {
-    const sorted = this._columns.find(({ name }) => name === this._sort.name);
-    let list = this._list.filter((data) => !this._filter ||
+    const list = this._list.filter((data) => !this._filter ||
       this._rows.get(this._keyOf(data)).element.textContent.toLowerCase().includes(this._filter));
-    if (sorted) {
-      const text = (data) => String(sorted.value(data) ?? "");
-      list = list.toSorted((a, b) => text(a).localeCompare(text(b), "en", { numeric: true }));
-      if (this._sort.descending) list.reverse();
-    }
     arrange(this._body, list.map((data) => this._rows.get(this._keyOf(data)).element));
-  }
-
-  _heading({ name, label, kind, sorts }) {
-    const text = h("span", { class: kind === "select" ? "hidden" : null }, label);
-    const cell = h("th", { scope: "col", class: kind }, text);
-    if (!sorts) return cell;
-    const sort = () => {
-      const descending = this._sort.name === name && !this._sort.descending;
-      this._sort = { name, descending };
-      for (const other of this._head.querySelectorAll("[aria-sort]")) other.removeAttribute("aria-sort");
-      cell.setAttribute("aria-sort", descending ? "descending" : "ascending");
-      this._arrange();
-    };
-    replace(cell, h("button", { type: "button", class: "plain", title: "Sort this page", onclick: sort }, text));
-    return cell;
   }
 
   _box(key) {
