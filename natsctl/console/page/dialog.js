@@ -106,7 +106,6 @@ export function report(text, { isError = false } = {}) {
   while (list.children.length > REPORTS_MAX) list.firstElementChild.remove();
 }
 
-/** Remove all reports but errors. */
 export function clearReports() {
   for (const item of document.querySelectorAll("#reports > :not(.bad)")) item.remove();
 }

@@ -70,7 +70,6 @@ export class ApiError extends Error {
   }
 }
 
-/** Return the answer of a path; an empty value of the query is left out. */
 export async function get(path, query = {}, signal) {
   return (await request(withQuery(path, query), { signal })).json();
 }
