@@ -121,11 +121,12 @@ export class Keys {
   }
 
   _search(name, changed) {
+    let typing;
     return h("input", {
       type: "search", name, autocomplete: "off", spellcheck: "false", placeholder: name === "prefix" ? "/" : null,
       oninput: ({ target }) => {
-        clearTimeout(this._typing);
-        this._typing = setTimeout(() => changed(target.value.trim()), TYPING_MS);
+        clearTimeout(typing);
+        typing = setTimeout(() => changed(target.value.trim()), TYPING_MS);
       },
     });
   }
