@@ -44,7 +44,7 @@ const CONTROLLERS = [
   }),
   column("Oldest change", (row) => row.oldest_unanswered_s && duration(row.oldest_unanswered_s), { kind: "number" }),
   numbers("Syncs", ({ syncs }) => syncs),
-  numbers("Failed", ({ failures }) => failures),
+  numbers("Failed syncs", ({ failures }) => failures),
 ];
 
 const QUEUE = [
