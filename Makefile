@@ -8,7 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 FAST := $(addprefix tests/,property scenarios contract architecture typing unit)
 MODELS := $(addprefix tests/,simulation model)
 # Each worker imports all modules that it's given, so it gets only those with tests that need servers.
-SERVERS := $(addprefix tests/,acceptance browser contract faults integration) \
+# Those that wait longest come first, so that no worker is left with one of them at the end.
+SERVERS := $(addprefix tests/,faults acceptance browser contract integration) \
 	$(shell grep -rl --include='*.py' 'mark\.server' tests/property tests/scenarios $(MODELS))
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.

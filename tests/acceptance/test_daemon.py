@@ -206,10 +206,10 @@ async def test_primaries_beyond_all_limits_converge_and_then_cause_no_write(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:
     bucket = await jetstream.create_key_value(KeyValueConfig(bucket="greetings", history=5))
-    count = 12_000  # a daemon remembers the last syncs, failures and events of 10,000 objects
-    for first in range(0, count, 500):
+    count = 10_200  # a daemon remembers the last syncs, failures and events of 10,000 objects
+    for first in range(0, count, 300):
         await asyncio.gather(
-            *(bucket.put(f"g{number}", greeting("hi")) for number in range(first, first + 500))
+            *(bucket.put(f"g{number}", greeting("hi")) for number in range(first, first + 300))
         )
     running = await daemon(GREETINGS, options=("--workers", "16"))
 

@@ -61,7 +61,7 @@ class User:
                 await self.admin.request(f"$KV.{COPIES}.{name}", value)
 
     @asynccontextmanager
-    async def writing(self, *, every_s: float = 0.002) -> AsyncIterator[None]:
+    async def writing(self, *, every_s: float = 0.01) -> AsyncIterator[None]:
         """Write repeatedly during the context, and ignore failures."""
         enough = asyncio.Event()
         async with asyncio.TaskGroup() as group:
