@@ -1,5 +1,7 @@
 """A plan runs the real handler, shows its writes, and stores nothing."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -270,3 +272,44 @@ async def test_orphans_that_garbage_collection_keeps_are_listed_with_the_reason(
         await harness.run_until_idle()
         assert planned.garbage.refused == (await harness.runtime.garbage_plan()).refused != ""
     assert (signs(planned), client.part_keys) == ([], ["shop.a"])
+
+
+class Door(Object, frozen=True, kw_only=True):
+    spec: dict[str, Any]
+
+
+DOORS, LOCKS = kv(Door, bucket="doors"), kv(Door, bucket="locks")
+
+
+class Doors(Controller):
+    """Copies what a door says to its lock."""
+
+    doors = primary(DOORS)
+    locks = secondary(LOCKS)
+
+    async def sync_handler(self, key: str) -> float | None:
+        door = self.doors.get(key)
+        if door is not None:
+            await self.locks.apply(key, door)
+        return None
+
+
+async def test_a_plan_shows_that_a_secret_changes_and_not_the_secret() -> None:
+    stores = MemoryStores()
+    doors = stores.store(DOORS)
+    spec = {"password": "swordfish", "codes": [{"token": "seven-up"}], "at": "front", "n": 1}
+    front = await doors.create("front", msgspec.json.encode({"spec": spec}))
+    created = await plan(Doors(), nats=stores)
+    async with running(Doors(), stores=stores) as harness:
+        await harness.run_until_idle()
+    spec |= {"password": "tunafish", "at": "the tunafish shop", "n": 2}
+    await doors.update("front", msgspec.json.encode({"spec": spec}), revision=front.revision)
+    changed = await plan(Doors(), nats=stores)
+    for secret in ("swordfish", "tunafish", "seven-up"):
+        assert secret not in f"{created} {changed}"
+    (action,) = changed.keys["front"].actions
+    assert {diff.path: (diff.before, diff.after) for diff in action.diff} == {
+        "spec.password": ("*** (before)", "*** (after)"),
+        "spec.at": ("front", "the *** shop"),
+        "spec.n": (1, 2),
+    }

@@ -1,5 +1,6 @@
 """Records the writes of a plan by the key whose sync made them, and describes them as actions."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,13 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from natsctl.core.tape import place_of
 from natsctl.errors import DECODE_ERRORS, PlanningError, RetryAfter
 from natsctl.model import exact_json
 from natsctl.model.documents import SERVERS_OWN, Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
+from natsctl.model.masking import Masker, is_secret
 from natsctl.model.plans import (
     Action,
     Difference,
@@ -234,9 +237,8 @@ class PlanRecord:
         """Yield the objects that change, in the order of the keys that write them."""
         for _, record in sorted(self._keys.items()):
             for (_, key), write in record.writes.items():
-                hides = _SECRET_FIELDS if _is_secret(write.kind) else ()
-                states = (_value(write.kind, value) for value in (write.before, write.after))
-                before, after = _mask_pair(*states, hides=hides)
+                old, new = _value(write.kind, write.before), _value(write.kind, write.after)
+                before, after = _Mask(write.kind, old, new).told_apart(old, new)
                 if before != after:
                     yield PlannedChange(write.kind.name, key, before, after)
 
@@ -284,6 +286,7 @@ def because(reason: str) -> Iterator[None]:
 
 _OWN_NAMES = ("owner-kind", "owner-key", "applied", "installation")
 _SECRET_FIELDS = ("data", "stringData")
+_NAMES = re.compile(r'[^.\[\]"]+')  # in a path
 
 
 def actions_of(
@@ -325,12 +328,11 @@ def value_differences(
     visible = [diff for diff in compared if not _is_own(diff.path)]
     if not visible and before is not None:
         visible = compared
-    is_secret = _is_secret(kind)
-    masked = []
-    for diff in visible:
-        secret = is_secret and diff.path.startswith(_SECRET_FIELDS)
-        masked.append(Difference(diff.path, *_mask_pair(diff.before, diff.after, secret=secret)))
-    return tuple(masked)
+    mask = _Mask(kind, old, new)
+    return tuple(
+        Difference(diff.path, *mask.told_apart(diff.before, diff.after, _NAMES.findall(diff.path)))
+        for diff in visible
+    )
 
 
 def _value(kind: Kind[Any], value: bytes | None) -> object:
@@ -357,46 +359,48 @@ def _is_own(path: str) -> bool:
     return path.endswith(tuple(f'/{name}"]' for name in _OWN_NAMES))
 
 
-def _is_secret(kind: Kind[Any]) -> bool:
-    return isinstance(kind, KubeKind) and kind.kind == "Secret"
+class _Mask:
+    """Masks the secrets of an object before and after a change.
 
-
-def _mask_pair(
-    before: object, after: object, *, secret: bool = False, hides: Collection[str] = ()
-) -> tuple[object, object]:
-    """Return both values without secrets; texts that differ only in a secret stay different.
-
-    All of a *secret* value is one, and so are the fields that it *hides*.
+    A secret that was masked in a field is masked in every other text too.
     """
-    if isinstance(before, dict) or isinstance(after, dict):
-        old = before if isinstance(before, dict) else {}
-        new = after if isinstance(after, dict) else {}
-        pairs = {
-            name: _mask_pair(old.get(name), new.get(name), secret=secret or name in hides)
-            for name in (*old, *(name for name in new if name not in old))
-        }
-        return (
-            {name: pairs[name][0] for name in old} if isinstance(before, dict) else before,
-            {name: pairs[name][1] for name in new} if isinstance(after, dict) else after,
-        )
-    masked = _mask(before, secret=secret), _mask(after, secret=secret)
-    if before != after and masked[0] == masked[1] and before is not None and after is not None:
-        return f"{masked[0]} (before)", f"{masked[1]} (after)"
-    return masked
 
+    def __init__(self, kind: Kind[Any], before: object, after: object) -> None:
+        self._masker, place = Masker(), place_of(kind)
+        for value in (before, after):
+            self._masker.learn(value, place=place)
+        self._masker.learned()
+        self._hides = _SECRET_FIELDS if is_secret(place) else ()
 
-def _mask(value: object, *, secret: bool) -> object:
-    match value:
-        case None:
-            return None
-        case _ if secret:
-            return MASK
-        case str():
-            return hidden(value)
-        case list():
-            return [_mask_pair(item, None)[0] for item in value]
-        case _:
-            return value
+    def told_apart(
+        self, before: object, after: object, names: Sequence[str] = ()
+    ) -> tuple[object, object]:
+        """Return both values of a field without secrets; what differs in a secret stays different.
+
+        *names* are those of the field and of the fields around it.
+        """
+        if isinstance(before, dict) or isinstance(after, dict):
+            old = before if isinstance(before, dict) else {}
+            new = after if isinstance(after, dict) else {}
+            pairs = {
+                name: self.told_apart(old.get(name), new.get(name), (*names, name))
+                for name in dict.fromkeys((*old, *new))
+            }
+            return (
+                {name: pairs[name][0] for name in old} if isinstance(before, dict) else before,
+                {name: pairs[name][1] for name in new} if isinstance(after, dict) else after,
+            )
+        masked = self._masked(before, names), self._masked(after, names)
+        if before != after and masked[0] == masked[1] and None not in (before, after):
+            return f"{masked[0]} (before)", f"{masked[1]} (after)"
+        return masked
+
+    def _masked(self, value: object, names: Sequence[str]) -> object:
+        if value is None or (names and names[0] in self._hides):
+            return None if value is None else MASK
+        name = names[-1] if names else ""
+        masked = self._masker.masked({name: value}, place="")[name]
+        return hidden(masked) if isinstance(masked, str) else masked
 
 
 # ---- the fields that identify the items of a list: its merge keys
