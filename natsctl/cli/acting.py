@@ -30,7 +30,7 @@ Failing = Annotated[bool, option("--failing | Only keys that fail, as natsctl st
 async def _chosen(
     fleet: Fleet, words: Sequence[str], selector: str, controller: str | None, *, failing: bool
 ) -> list[Name]:
-    """Return the objects that are controller, or that labels or failures choose."""
+    """Return the objects that words name, or that labels or failures choose."""
     if not selector and not failing:
         return parse_names(words)
     names = await fleet.failing(controller) if failing else []
@@ -146,7 +146,7 @@ async def resync(
     selector: Labels = "",
     failing: Failing = False,
 ) -> None:
-    """Sync keys now: those of the objects, or all keys of a controller.
+    """Sync keys now.
 
     The daemon that leads the controller enqueues the keys, even those that failed permanently. The
     command does not wait: natsctl describe shows the result.

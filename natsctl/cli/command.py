@@ -297,7 +297,6 @@ class Command(TyperCommand):
         formatter.write_usage(ctx.command_path, " ".join(words))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options by panel."""
         arguments: list[tuple[str, str]] = []
         sections: dict[str, list[tuple[str, str]]] = {}
         *params, _help = cast("list[Any]", self.get_params(ctx))
@@ -479,7 +478,6 @@ def report_error(message: str) -> None:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Return one line about wrong usage that also names the help of the command."""
     context: Any = getattr(error, "ctx", None)
     hint = "" if context is None else f" (see {context.command_path} --help)"
     message, flag = error.format_message(), getattr(error, "option_name", None)

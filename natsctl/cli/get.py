@@ -82,7 +82,6 @@ _PATTERN = re.compile(r"(\*|[-/_=a-zA-Z0-9]+)(\.(\*|[-/_=a-zA-Z0-9]+))*(\.>)?|>"
     "natsctl get greetings -w -o jsonpath='{.key} {.status.ready}'",
     object_="@BUCKET/KEY | The object, or a bucket; without it, all buckets",
     watch="-w | Show the objects, then their changes",
-    once="",
     keys="PATTERN | Only keys that match; * matches one token, > the remaining tokens",
     sort_by="PATH | Sort by a field, not by key",
     revision="REVISION>=1 | The object as it was at this revision",
@@ -92,7 +91,6 @@ async def get(
     *,
     object_: list[str] | None = None,
     watch: bool = False,
-    once: bool = False,
     selector: Labels = "",
     keys: str = "",
     sort_by: str | None = None,
@@ -109,7 +107,7 @@ async def get(
     alone = len(words) == 1 and "/" not in words[0]
     if (selector or keys or sort_by is not None) and not alone:
         raise UsageError("--selector, --keys and --sort-by are for the objects of a bucket")
-    if (watch or once) and (not words or sort_by is not None or revision is not None):
+    if watch and (not words or sort_by is not None or revision is not None):
         raise UsageError("--watch is for a bucket or an object, without --sort-by and --revision")
     if revision is not None and (alone or not words):
         raise UsageError("--revision is for one object: name it")
@@ -125,10 +123,10 @@ async def get(
         columns: Columns = {}
         if output in TABLES:
             columns = await declared_columns(source.connection, source.name)
-        entries = Entries(source.name, output, columns, watched=watch or once)
-        if watch or once:
+        entries = Entries(source.name, output, columns, watched=watch)
+        if watch:
             store = BucketStore(source, keys=name.key if name else pattern)
-            await _watch(store, labels, entries, once=once)
+            await _watch(store, labels, entries)
         elif name is not None:
             await _show(source, name.key, revision, entries)
         else:
@@ -187,10 +185,9 @@ async def _pages(store: BucketStore, labels: Selector) -> AsyncIterator[list[Mes
     loop, page, due, seen = asyncio.get_running_loop(), list[Message](), math.inf, set[str]()
     async with store.read() as events:
         async for event in events:
-            states = event.states if isinstance(event, Batch) else []
-            for stored in [event.stored] if isinstance(event, Applied) else states:
-                if stored.key not in seen and matches(stored.value, labels):
-                    seen.add(stored.key)
+            for key, stored in _states(event):
+                if stored is not None and key not in seen and matches(stored.value, labels):
+                    seen.add(key)
                     page.append(store.dated(stored))
                     due = min(due, loop.time() + PAGE_S)
             if page and (isinstance(event, Listed) or len(page) >= PAGE or loop.time() > due):
@@ -225,8 +222,8 @@ async def _show(source: Bucket, key: str, revision: int | None, entries: Entries
         entries.write([message])
 
 
-async def _watch(store: BucketStore, labels: Selector, entries: Entries, *, once: bool) -> None:
-    """Write the objects as added, then their changes; with *once*, the objects only.
+async def _watch(store: BucketStore, labels: Selector, entries: Entries) -> None:
+    """Write the objects as added, then their changes.
 
     A change is none if labels match neither state.
     """
@@ -246,8 +243,6 @@ async def _watch(store: BucketStore, labels: Selector, entries: Entries, *, once
                 write_notice(f"nothing in bucket {store.kind.name} matches so far")
             flush()
             begun = True
-            if once:
-                return
 
 
 Changed = tuple[str, Stored | None, Stored | None]

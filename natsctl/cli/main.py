@@ -24,11 +24,7 @@ COMMANDS = {
     "run": ("run", AUTHOR, "Run controllers until they are stopped."),
     "new": ("new", AUTHOR, "Create a controller, its test and a manifest; or a hook."),
     "plan": ("plan", AUTHOR, "Show what a controller would do, and change nothing."),
-    "simulate": (
-        "simulate",
-        AUTHOR,
-        "Simulate a controller under faults, and find the bugs of a bad day.",
-    ),
+    "simulate": ("simulate", AUTHOR, "Simulate a controller under faults, and find its bugs."),
     "replay": ("replay", AUTHOR, "Replay a recorded sync in memory."),
     "migrate": ("migrate", AUTHOR, "Rewrite objects in the newest form of their types."),
     "get": ("get", OBJECTS, "Show one object, the objects of a bucket, or the buckets."),

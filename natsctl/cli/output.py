@@ -314,7 +314,6 @@ class Entries:
             self._begun = True
 
     def end(self) -> None:
-        """End the list of entries."""
         if self.output == JSON and not self._watched:
             write_text(f"{self._last}\n]" if self._begun else "[]")
 

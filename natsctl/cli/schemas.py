@@ -48,7 +48,6 @@ class Validator(msgspec.Struct, frozen=True):
 
     @classmethod
     async def of(cls, connection: Connection, bucket: str, validate: Validate) -> "Validator":
-        """Return the validator of a bucket."""
         schemas: list[KindSchema] = []
         if validate is not Validate.IGNORE:
             try:
@@ -270,8 +269,6 @@ def _explanation(kind: KindSchema, names: Sequence[str], *, recursive: bool) -> 
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    """The fields that a JSON Schema describes."""
-
     root: Schema
 
     def resolved(self, schema: Schema) -> Schema:
@@ -350,7 +347,6 @@ class _Fields(msgspec.Struct, frozen=True):
             yield f"{indent}{name.ljust(width)}  <{self.type_of(inner)}>{mark}", inner
 
     def nested(self, part: Schema, indent: str, above: tuple[object, ...]) -> Iterator[str]:
-        """Yield the fields below a part; a type that contains itself is shown once."""
         for struct in self.structs(part):
             if (title := struct.get("title")) not in above:
                 for heading, inner in self.headings(struct, indent):

@@ -10,7 +10,6 @@ from natsctl.cli.command import (
     FAILED,
     App,
     ControllerClasses,
-    complete,
     load_runnable_controller,
     settings,
 )
@@ -142,7 +141,7 @@ async def doctor(
     sections=("http",),
     ready="Check readiness (/readyz) instead of liveness (/livez)",
 )
-def health(*, ready: bool = False) -> None:
+async def health(*, ready: bool = False) -> None:
     """Check the health of the daemon on this machine.
 
     The address is the --listen address of natsctl run, from the flag, the environment or the
@@ -156,13 +155,10 @@ def health(*, ready: bool = False) -> None:
             "for natsctl run and natsctl health"
         )
 
-    async def check() -> None:
-        answer = await probe(Address.parse(listen), f"{'/readyz' if ready else '/livez'}?verbose")
-        write_text(escaped(answer.text.rstrip(), keep="\n"))
-        if not answer.passed:
-            raise typer.Exit(FAILED)
-
-    complete(check())
+    answer = await probe(Address.parse(listen), f"{'/readyz' if ready else '/livez'}?verbose")
+    write_text(escaped(answer.text.rstrip(), keep="\n"))
+    if not answer.passed:
+        raise typer.Exit(FAILED)
 
 
 @app.add(
@@ -173,7 +169,7 @@ def health(*, ready: bool = False) -> None:
     service_account="NAME | Service account to create and to bind to the roles",
     namespace="NAME | Namespace of the service account; else default",
 )
-def rbac(  # noqa: C901 - one straight line
+async def rbac(  # noqa: C901 - one straight line
     *,
     controller: ControllerClasses,
     output: Annotated[str, output_option(without=TABLES)] = YAML,
@@ -202,27 +198,23 @@ def rbac(  # noqa: C901 - one straight line
         account = ServiceAccount(service_account, namespace or "default")
     role_name = name or "-".join(["natsctl", *(one.name for one in controllers)])
     needed = needs(controllers)
-
-    async def write() -> None:
-        names = await names_of((need.kind for need in needed), settings().settings.cluster)
-        items = manifests(roles(needed, names, identity=True), role_name, account)
-        if not items:
-            write_notice("the controllers have no Kubernetes kinds: no permissions are needed")
-        for (_, kind), resource in sorted(names.items()):
-            if resource.guess:
-                guess = (
-                    f"{resource.plural} is a guess for the resource name of {kind} in "
-                    f"{resource.group}: {' '.join(resource.guess.split())}"
-                )
-                write_line(f"# {guess}") if output == YAML else write_notice(guess)
-        if output == YAML and items:
-            write_yaml(items)
-        elif output != YAML:
-            listed = {"apiVersion": "v1", "kind": "List", "items": items}
-            role_names = [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in items]
-            write_result(listed if output == JSON else items, output, names=role_names)
-
-    complete(write())
+    names = await names_of((need.kind for need in needed), settings().settings.cluster)
+    items = manifests(roles(needed, names, identity=True), role_name, account)
+    if not items:
+        write_notice("the controllers have no Kubernetes kinds: no permissions are needed")
+    for (_, kind), resource in sorted(names.items()):
+        if resource.guess:
+            guess = (
+                f"{resource.plural} is a guess for the resource name of {kind} in "
+                f"{resource.group}: {' '.join(resource.guess.split())}"
+            )
+            write_line(f"# {guess}") if output == YAML else write_notice(guess)
+    if output == YAML and items:
+        write_yaml(items)
+    elif output != YAML:
+        listed = {"apiVersion": "v1", "kind": "List", "items": items}
+        role_names = [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in items]
+        write_result(listed if output == JSON else items, output, names=role_names)
 
 
 @app.add(

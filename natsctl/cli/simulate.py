@@ -57,7 +57,7 @@ def simulate(  # noqa: C901 - one straight line
     storm: bool = False,
     output: OutputOption = TABLE,
 ) -> None:
-    """Simulate a controller under faults, and find the bugs of a bad day.
+    """Simulate a controller under faults, and find its bugs.
 
     The objects change while processes crash, answers are lost and caches lag. The first seed with a
     bug is shown with its shortest schedule (exit code 1). Documents of one key are its versions.

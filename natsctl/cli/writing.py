@@ -101,12 +101,10 @@ class Writing(msgspec.Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """The end of a result: whether it is one of a dry run."""
         return "" if self.plan is None else " (dry run)"
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """The writes that are only shown."""
         return () if self.plan is None else self.plan.record.key_plan("").actions
 
     async def store(

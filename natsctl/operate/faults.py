@@ -39,7 +39,6 @@ class InvalidField(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> str:
-        """The first field of the path."""
         return self.path.partition(".")[0].partition("[")[0]
 
     def __str__(self) -> str:

@@ -416,7 +416,6 @@ class Fleet:
     async def recording(
         self, name: Name, controller: str | None = None, *, masked: bool = True
     ) -> bytes:
-        """Return the newest recording of a key as JSON; see `Daemons.recording`."""
         chosen = await self.controller_with(name, controller)
         return await (await self.daemons()).recording(chosen, name.key, masked=masked)
 

@@ -111,7 +111,6 @@ async def forget_link(connection: Connection, name: Name) -> None:
 
 
 async def _records(connection: Connection) -> dict[str, _Record]:
-    """Return all records by their keys, see `record_key`; empty without their bucket."""
     records: dict[str, _Record] = {}
     listed: list[Message] = []
     bucket = Bucket(connection, RECORDS.bucket)

@@ -284,7 +284,6 @@ def combined(
 
 
 def _lanes(lanes: Sequence[Lanes]) -> Lanes | None:
-    """Return the lanes of several daemons together, in the order of one."""
     if not lanes:
         return None
     held = sorted((key for lane in lanes for key in lane.held), key=lambda key: -key.s)

@@ -56,17 +56,11 @@ async def test_a_watch_shows_existing_objects_and_every_change(
         ("deleted", "b", 2),
     ]
     assert lines[2]["spec"] == 2
-    once = await natsctl("get", "-w", "greetings", "--once")
-    assert once.out.splitlines()[0].split() == [
-        "EVENT",
-        "KEY",
-        "REVISION",
-        "GENERATION",
-        "READY",
-        "AGE",
-    ]
-    assert once.rows[0][:3] == ["ADDED", "a", "3"]
-    assert len(once.rows) == 1
+    async with natsctl.running("get", "-w", "greetings", "--keys", "a") as watching:
+        await watching.logged("\n", times=2)
+        headings, row = (line.split() for line in watching.log.splitlines())
+    assert headings == ["EVENT", "KEY", "REVISION", "GENERATION", "READY", "AGE"]
+    assert row[:3] == ["ADDED", "a", "3"]
 
 
 async def test_a_watch_writes_the_headings_of_custom_columns_once(

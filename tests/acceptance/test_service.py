@@ -278,9 +278,6 @@ async def test_an_illegal_key_is_skipped_and_breaks_no_command(
     status = await natsctl("status")
     assert r"greetings: a\x0bb is skipped: its name is not a legal key" in status.out
     assert await natsctl.done("get", "greetings", "-o", "name") == "greetings/shop\n"
-    assert (
-        await natsctl.done("get", "-w", "greetings", "--once", "-o", "name") == "greetings/shop\n"
-    )
     assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "greetings/shop\n"
     refused = await natsctl("get", "greetings", r"a\x0bb")
     assert (refused.status, "a key has only letters, digits" in refused.err) == (2, True)

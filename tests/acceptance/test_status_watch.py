@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 import os
 import pty
 import signal
@@ -30,6 +31,18 @@ async def test_a_pipe_gets_each_state_once(natsctl: Natsctl) -> None:
     headings = [line for line in watching.log.splitlines() if line.startswith("CONTROLLER")]
     states = watching.log.split("CONTROLLER")[1:]
     assert len(headings) == len(states) == len(set(states))
+
+
+async def test_watched_events_are_lines_of_json(natsctl: Natsctl) -> None:
+    async with natsctl.running(*GREETINGS) as daemon:
+        await daemon.logged(SYNCING)
+        await natsctl.done("put", "greetings/shop", "spec: {text: hi}")
+        async with natsctl.running("events", "-w", "-o", "json") as watching:
+            await watching.logged('"key":"shop"')  # before or after the command began
+            await natsctl.done("put", "greetings/market", "spec: {text: hi}")
+            await watching.logged('"key":"market"')
+            events = [json.loads(line) for line in watching.log.splitlines()]
+    assert [event["key"] for event in events] == ["shop", "market"]
 
 
 async def test_a_terminal_is_redrawn_and_restored(natsctl: Natsctl, folder: Path) -> None:

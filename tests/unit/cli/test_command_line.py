@@ -32,7 +32,7 @@ def test_the_overview_shows_every_command_with_its_panel_on_two_screens(
 
 
 def test_commands_import_what_runs_controllers_only_to_run_them() -> None:
-    modules = ("get", "writing", "status", "acting", "run")
+    modules = ("get", "writing", "status", "acting", "gc", "run")
     commands = ", ".join(f"natsctl.cli.{name}" for name in modules)
     program = f"import sys, {commands}; print(*sys.modules)"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
