@@ -183,6 +183,7 @@ class OneTimeClient(Client):
         # callbacks stay
         self._pending.clear()
         self._pending_data_size = 0
+        self._parser.receivers.clear()  # the socket may bring more until it's closed
         await super()._close(status, do_cbs)
 
     async def _process_pong(self) -> None:
@@ -192,6 +193,8 @@ class OneTimeClient(Client):
         await super()._process_pong()
 
     async def _read_loop(self) -> None:
+        if isinstance(self._transport, TcpTransport):
+            self._parser.listen(cast("asyncio.StreamReader", self._transport._io_reader))  # noqa: SLF001 - no public way to it
         await super()._read_loop()
         if self.is_connected:
             # the read loop ended after an error that nats-py only logs
@@ -227,6 +230,9 @@ class _Parser(Parser):
     Messages of raw subscriptions go to their receivers, and everything else goes to nats-py.
     nats-py's parser also splits at other white space, so a subject with such a character could end
     the connection or misdirect its message.
+
+    Bytes for receivers don't wait for nats-py's read loop, which would cost a turn of the event
+    loop: the socket's stream gives them to the parser, and the read loop gets what's left.
     """
 
     def __init__(self, client: "OneTimeClient") -> None:
@@ -235,6 +241,22 @@ class _Parser(Parser):
         # by the id of a subscription, as the server sends it
         self.receivers: dict[bytes, tuple[Receive, Parse | None]] = {}
         self._parse: Parse | None = None  # of the subscription that had a message last
+        self._stream: asyncio.StreamReader | None = None
+        self._is_passing = False  # whether nats-py's read loop has bytes that it hasn't passed on
+
+    def listen(self, stream: asyncio.StreamReader) -> None:
+        """Take what arrives on the connection before nats-py's read loop does."""
+        feed = stream.feed_data
+
+        def feed_data(data: bytes) -> None:
+            rest = data if self._is_passing else self._take(bytes(data))
+            if rest:
+                self._is_passing = True
+                feed(rest)
+
+        self._stream = stream
+        self._is_passing = bool(stream._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no public way to it
+        stream.feed_data = feed_data  # type: ignore[assignment,method-assign]
 
     def drop(self, sid: bytes) -> None:
         self.receivers.pop(sid, None)
@@ -244,16 +266,38 @@ class _Parser(Parser):
         super().reset()
         self._awaited = 0  # bytes that the buffer needs for the next frame; 0 if unknown
 
+    def _take(self, data: bytes) -> bytes:
+        """Give messages to their receivers; return the bytes from the first one of nats-py on."""
+        self.received += len(data)
+        if self.buf:
+            self.buf.extend(data)
+            if len(self.buf) < self._awaited:
+                return b""
+            data = bytes(self.buf)
+            self.buf.clear()
+        position = self._receive_raw(data)
+        if position == len(data):
+            return b""
+        rest = data[position:]
+        if not self._awaited and b"\r\n" in rest:
+            return rest
+        self.buf.extend(rest)
+        return b""
+
     async def parse(self, data: bytes = b"") -> None:
+        """Process what nats-py's read loop has read, in its order."""
         self.received += len(data)
         self.buf.extend(data)
         while self.buf and len(self.buf) >= self._awaited:
-            self._receive_raw()
+            del self.buf[: self._receive_raw(bytes(self.buf))]
             if self._awaited or not self.buf or not await self._pass_on():
-                return
+                break
+        if self._stream is not None:
+            self._is_passing = bool(self._stream._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no public way to it
 
-    def _receive_raw(self) -> None:
-        buffer, length, position = bytes(self.buf), len(self.buf), 0
+    def _receive_raw(self, buffer: bytes) -> int:
+        """Give messages to their receivers until one has none, and return its position."""
+        length, position = len(buffer), 0
         batches: dict[bytes, tuple[Receive, list[RawMessage]]] = {}
         self._awaited = 0
         while True:
@@ -284,9 +328,9 @@ class _Parser(Parser):
                 batches[sid][1].append(message)
             else:
                 batches[sid] = receive, [message]
-        del self.buf[:position]
         for receive, messages in batches.values():
             receive(messages)
+        return position
 
     async def _pass_on(self) -> bool:
         """Pass the first frame, which is whole, to nats-py; return False for a part of a line."""

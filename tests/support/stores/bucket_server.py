@@ -278,6 +278,8 @@ class OfflineStores(MemoryStores):
         self.connection = self.watched_over = self
         self.began = asyncio.Event()
         self._client = OneTimeClient()
+        self._socket = asyncio.StreamReader()
+        self._client._parser.listen(self._socket)  # noqa: SLF001 - no socket
         self._sent = 0
         self._listed = FIRST - 1 + count
 
@@ -296,7 +298,7 @@ class OfflineStores(MemoryStores):
     async def arrive(self, chunks: Iterable[bytes]) -> None:
         """Let bytes arrive, a read of the socket each; other tasks run in between."""
         for chunk in chunks:
-            await self._client._ps.parse(chunk)  # noqa: SLF001 - no socket
+            self._socket.feed_data(chunk)
             for _ in range(3):
                 await asyncio.sleep(0)
 
