@@ -109,6 +109,8 @@ class Feed:
         self._times = times
         self._form = _NAME if names_only else _VALUE
         self._items: list[Item] = []  # received and not taken
+        self.plain = True  # whether all messages that were taken are states
+        self._plain = True  # the same of those that weren't
         self.sights_max = sights_max  # noted of a batch in `seen`; None: all
         self.seen = deque[Sight]()  # the last messages that were taken
         self._sights = deque[Sight]([], sights_max)  # of those that weren't
@@ -142,21 +144,20 @@ class Feed:
 
     def _parse(self, buffer: bytes, position: int) -> int:
         match, items, number, length = self._match, self._items, self._consumed, len(buffer) - 2
-        append, before, frames = items.append, number, deque[re.Match[bytes]]([], self.sights_max)
+        note, before = self._sights.append, number
         while frame := match(buffer, position):
-            name, revision, consumer, _, size = frame.groups()
+            name, sequence, consumer, time, size = frame.groups()
             begin = frame.end()
             end = begin + int(size)
             if end > length or int(consumer) != number + 1:
                 break
             number += 1
-            append(Stored(name.decode(), int(revision), buffer[begin:end]))
-            frames.append(frame)
+            key, revision = name.decode(), int(sequence)
+            items.append(Stored(key, revision, buffer[begin:end]))
+            note((key, revision, int(time)))
             position = end + 2
         if number != before:
             self._consumed = number
-            for item, frame in zip(items[-len(frames) :], frames, strict=True):
-                self._sights.append((item.key, item.revision, int(frame[4])))
             self._silent, self._silent_max = 0, SILENCE
             self.wake()
         return position
@@ -179,6 +180,7 @@ class Feed:
                     continue  # the stream had other subjects once
                 item = _item(subject[skipped:], revision, data, headers)
                 self._items.append(item)
+                self._plain = self._plain and type(item) is Stored
                 self._sights.append((item.key, revision, stored_ns))
                 if self._times is not None:
                     self._times[item.key] = stored_ns
@@ -217,6 +219,7 @@ class Feed:
         if self._failure:
             raise self._failure
         items, self._items = self._items, []
+        self.plain, self._plain = self._plain, True
         self.seen, self._sights = self._sights, deque(maxlen=self.sights_max)
         self._due, self._controls = self._controls, []
         return items

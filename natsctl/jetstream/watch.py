@@ -78,43 +78,44 @@ T = TypeVar("T")
 class _Question(Generic[T]):
     """A question that is asked every *every_s* seconds, the first time after one interval.
 
-    The interval starts when an answer is taken. *feed* is woken when an answer is there. None is no
-    answer. A close cancels the question under way.
+    The interval starts when an answer is taken. *feed* is woken when an answer is there.
     """
 
     def __init__(
         self, ask: Callable[[], Coroutine[Any, Any, T]], feed: Feed, every_s: float
     ) -> None:
+        self.answered = False
         self._ask = ask
         self._feed = feed
         self._every_s = every_s
         self._loop = asyncio.get_running_loop()
-        self.due_at = self._loop.time() + every_s
         self._asking: asyncio.Task[T] | None = None
+        self._timer = self._loop.call_later(every_s, self.ask)
+
+    def ask(self) -> None:
+        """Ask the question now."""
+        self._timer.cancel()
+        self._asking = self._loop.create_task(self._ask(), name="question")
+        self._asking.add_done_callback(self._announce_answer)
 
     def answer(self) -> T | None:
-        """Return an answer once, None before it is there; raises the error of the question.
-
-        Asks the question if it is due.
-        """
-        asking = self._asking
-        if asking is None:
-            if self._loop.time() >= self.due_at:
-                self._asking = self._loop.create_task(self._ask(), name="question")
-                self._asking.add_done_callback(self._announce_answer)
+        """Return an answer once, None before it is there; raises the error of the question."""
+        if not self.answered or self._asking is None:
             return None
-        if not asking.done():
-            return None
-        self._asking, self.due_at = None, self._loop.time() + self._every_s
-        return asking.result()
+        self.answered = False
+        self._timer = self._loop.call_later(self._every_s, self.ask)
+        return self._asking.result()
 
     def close(self) -> None:
+        """Cancel the question under way."""
+        self._timer.cancel()
         if self._asking is not None:
             self._asking.cancel()
 
     def _announce_answer(self, asking: asyncio.Task[T]) -> None:
         if not asking.cancelled():
             asking.exception()  # mark it as retrieved, because nobody may look at it
+            self.answered = True
             self._feed.wake()
 
 
@@ -194,7 +195,7 @@ class KvWatch:
             with suppress(StoreError):
                 await asyncio.shield(consumers.delete_abandoned())
 
-    async def _events(
+    async def _events(  # noqa: C901 - one straight line
         self,
         feed: Feed,
         state: StreamState,
@@ -221,9 +222,38 @@ class KvWatch:
                     yield event
         yield Listed(max(reported.revision, state.last_seq))  # the newest may have been purged
         reported.complete = True
-        async for batch in self._follow(feed, reported, state):
-            for event in batch:
-                yield event
+        due = reported.revision
+        is_costly = state.forgets or self._patterns != (">",)
+        count_s = self._verify_s if is_costly else self._verify_s / COUNTS
+        count = partial(self._is_miscounted, reported, state, count_s)
+
+        async def sent() -> int:
+            newest = await self._newest(seen=reported.revision)
+            await feed.arrived()
+            return newest
+
+        with (
+            closing(_Question(sent, feed, self._verify_s)) as newest_sent,
+            closing(_Question(count, feed, count_s)) as counts,
+        ):
+            while True:
+                items = await feed.take()
+                if feed.plain and reported.begin_batch(items):
+                    yield Batch(items)  # type: ignore[arg-type]  # plain
+                    reported.end_batch(items, feed.seen)
+                else:
+                    for event in reported.new_events(items, feed):
+                        yield event
+                if newest_sent.answered and (revision := newest_sent.answer()) is not None:
+                    if reported.revision < min(due, revision):
+                        # it may have stopped and still send heartbeats
+                        raise WatchBrokenError(
+                            f"{self._bucket.name} is at revision {revision}, but the consumer has "
+                            f"stopped at {reported.revision}"
+                        )
+                    reported.compared, due = False, revision
+                if counts.answered and not reported.compared and counts.answer():
+                    await self._compare(reported)
 
     async def _list(
         self, feed: Feed, reported: "_ReportedKeys", state: StreamState, newest: int
@@ -231,7 +261,7 @@ class KvWatch:
         for _ in range(PASSES):
             while reported.revision < newest:
                 items = await feed.take()
-                yield reported.new_events(items, feed.seen)
+                yield reported.new_events(items, feed)
                 if not items:
                     newest = min(newest, await self._newest())  # it may have been purged
             now = await self._same_stream(state)
@@ -267,7 +297,7 @@ class KvWatch:
                         newest = min(newest, await self._newest())  # it may have been purged
                     if proof.compared:
                         feed.sights_max = ANCHORS
-                        yield reported.new_events(items, feed.seen)
+                        yield reported.new_events(items, feed)
                 if not proof.missing:
                     break
                 proof.all_known_came()
@@ -289,46 +319,17 @@ class KvWatch:
         left, tried_at = RECOUNTS, 0
         count = partial(self._is_miscounted, reported, state, RECOUNT_S)
         with closing(_Question(count, feed, RECOUNT_S)) as counts:
-            counts.due_at = 0.0
-            miscounted = counts.answer()
+            counts.ask()
+            miscounted = None
             while miscounted is not False:
-                yield reported.new_events(await feed.take(), feed.seen)
+                yield reported.new_events(await feed.take(), feed)
                 miscounted = counts.answer()
                 if miscounted:
                     left -= 1
                     if not left or reported.revision == tried_at:
                         raise NotResumedError("the number of its keys differs")
-                    tried_at, counts.due_at = reported.revision, 0.0
-
-    async def _follow(
-        self, feed: Feed, reported: "_ReportedKeys", state: StreamState
-    ) -> AsyncGenerator[Iterable[WatchEvent], None]:
-        due = reported.revision
-        is_costly = state.forgets or self._patterns != (">",)
-        count_s = self._verify_s if is_costly else self._verify_s / COUNTS
-        count = partial(self._is_miscounted, reported, state, count_s)
-
-        async def sent() -> int:
-            newest = await self._newest(seen=reported.revision)
-            await feed.arrived()
-            return newest
-
-        with (
-            closing(_Question(sent, feed, self._verify_s)) as newest,
-            closing(_Question(count, feed, count_s)) as counts,
-        ):
-            while True:
-                yield reported.new_events(await feed.take(), feed.seen)
-                if (revision := newest.answer()) is not None:
-                    if reported.revision < min(due, revision):
-                        # it may have stopped and still send heartbeats
-                        raise WatchBrokenError(
-                            f"{self._bucket.name} is at revision {revision}, but the consumer has "
-                            f"stopped at {reported.revision}"
-                        )
-                    reported.compared, due = False, revision
-                if not reported.compared and counts.answer():
-                    await self._compare(reported)
+                    tried_at = reported.revision
+                    counts.ask()
 
     async def _is_miscounted(
         self, reported: "_ReportedKeys", state: StreamState, every_s: float
@@ -521,43 +522,45 @@ class _ReportedKeys:
         await in_slices(keys, keep)
         self.deleted = deleted
 
-    def new_events(self, items: list[Item], sights: Collection[Sight]) -> Iterator[WatchEvent]:
-        """Report the consumer's messages that are newer than the reported state of their key.
+    def new_events(self, items: list[Item], feed: Feed) -> Iterator[WatchEvent]:
+        """Report what was taken from the feed, if it's newer than the reported state of its key.
 
         The reader has taken a message when it asks for the next one.
         """
         before = self.revision
-        if self._is_batch(items):
-            if self.deleted.size:
-                for item in items:
-                    if item.key not in self.alive:
-                        self.deleted.discard(item.key)
-            self.giving = True
+        if feed.plain and self.begin_batch(items):
             yield Batch(cast("list[Stored]", items))
-            self.giving = False
-            self.revision = items[-1].revision
-        else:
-            for item in items:
-                if item.revision > self.revision:
-                    if not self._read_ahead or item.revision > self._read_ahead.get(item.key, 0):
-                        yield self._event(item)
-                    self.revision = item.revision
-                    if self.sizes is not None and len(self) != self.sizes[-1][1]:
-                        self.sizes.append((self.revision, len(self)))
+            self.end_batch(items, feed.seen)
+            return
+        for item in items:
+            if item.revision > self.revision:
+                if not self._read_ahead or item.revision > self._read_ahead.get(item.key, 0):
+                    yield self._event(item)
+                self.revision = item.revision
+                if self.sizes is not None and len(self) != self.sizes[-1][1]:
+                    self.sizes.append((self.revision, len(self)))
         if self.revision > before:
-            self.seen.note(sights, after=before, gap=len(items) > len(sights))
+            self.seen.note(feed.seen, after=before, gap=len(items) > len(feed.seen))
             self.reached = max(self.reached, self.revision)
 
-    def _is_batch(self, items: list[Item]) -> bool:
-        """Return whether a reader with a view may take all messages at once: states in order."""
-        return (
-            self._own is None
-            and not self._read_ahead
-            and self.sizes is None
-            and bool(items)
-            and items[0].revision > self.revision
-            and set(map(type, items)) == _STATES
-        )
+    def begin_batch(self, items: list[Item]) -> bool:
+        """Return whether the reader may take all these states at once, because it has a view."""
+        if not items or items[0].revision <= self.revision:
+            return False
+        if self._own is not None or self._read_ahead or self.sizes is not None:
+            return False
+        if self.deleted.size:
+            for item in items:
+                if item.key not in self.alive:
+                    self.deleted.discard(item.key)
+        self.giving = True
+        return True
+
+    def end_batch(self, items: list[Item], sights: Collection[Sight]) -> None:
+        self.giving = False
+        self.seen.note(sights, after=self.revision, gap=len(items) > len(sights))
+        self.revision = items[-1].revision
+        self.reached = max(self.reached, self.revision)
 
     def read_ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
         """Report messages that were read at the leader; the consumer may send them later."""
@@ -583,6 +586,3 @@ class _ReportedKeys:
             self._own.pop(item.key)
         self.deleted.add(item.key)
         return item
-
-
-_STATES = {Stored}
