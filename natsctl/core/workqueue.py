@@ -463,15 +463,22 @@ class WorkQueue(Generic[K]):
         return [line[0] for line in self._urgent_first if line]
 
     async def _woken(self) -> None:
-        wake_up = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        wake_up = loop.create_future()
         self._takers.append(wake_up)
         try:
             await wake_up
         except asyncio.CancelledError:
-            with suppress(ValueError):
-                self._takers.remove(wake_up)
-            self._wake()  # another one, if this worker was woken
+            if wake_up.cancelled():
+                with suppress(ValueError):
+                    self._takers.remove(wake_up)
+            else:
+                self._has_run()  # another one takes its key
             raise
+        if self.ready > 1 or self._fed:
+            loop.call_soon(self._has_run)
+        else:
+            self._waking = False
 
     def _wake(self) -> None:
         """Wake a worker, and after it has run others, if it has left keys."""
@@ -480,7 +487,6 @@ class WorkQueue(Generic[K]):
             if not wake_up.done():
                 wake_up.set_result(None)
                 self._waking = True
-                asyncio.get_running_loop().call_soon(self._has_run)
 
     def _has_run(self) -> None:
         self._waking = False
