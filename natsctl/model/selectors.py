@@ -34,13 +34,17 @@ class Requirement(msgspec.Struct, frozen=True):
     values: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if rule := _broken_key_rule(self.key):
-            raise UsageError(f"{self.key!r} is not a label key: {rule}")
+        key = _KEY.fullmatch(self.key)
+        if key is None or len(key["domain"] or "") > _DOMAIN_LENGTH_MAX:
+            raise UsageError(
+                f"{self.key!r} is not a label key: {_NAME_RULE}; it may have a prefix that is a "
+                "DNS name and /"
+            )
         if not self.values and self.operator in {"in", "notin"}:
             raise UsageError(f"the label {self.key} has no value to compare with")
         for value in self.values:
-            if rule := _broken_value_rule(value):
-                raise UsageError(f"{value!r} is not a label value: {rule}")
+            if not _VALUE.fullmatch(value):
+                raise UsageError(f"{value!r} is not a label value: {_NAME_RULE}; it may be empty")
 
     def __str__(self) -> str:
         if not self.values:
@@ -119,14 +123,3 @@ def _requirement(match: re.Match[str]) -> Requirement:
 def _invalid(text: str, position: int, reason: str) -> UsageError:
     shown, start = re.sub(r"\s", " ", text), len(text) - len(text[position:].lstrip())
     return UsageError(f"invalid label selector: {reason}\n  {shown}\n  {' ' * start}^")
-
-
-def _broken_key_rule(key: str) -> str:
-    match = _KEY.fullmatch(key)
-    if match is not None and len(match["domain"] or "") <= _DOMAIN_LENGTH_MAX:
-        return ""
-    return f"{_NAME_RULE}; it may have a prefix that is a DNS name and /"
-
-
-def _broken_value_rule(value: str) -> str:
-    return "" if _VALUE.fullmatch(value) else f"{_NAME_RULE}; it may be empty"
