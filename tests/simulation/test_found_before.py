@@ -5,7 +5,9 @@ import pytest
 
 from natsctl.testing.simulation.faults import Fault, FaultType, SimulatedCall
 from natsctl.testing.simulation.objects import Desired
-from natsctl.testing.simulation.run import Checks, Schedule
+from natsctl.testing.simulation.process import Division
+from natsctl.testing.simulation.properties import Property
+from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.script import Act, Put, Remove, Step, StepAction, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
@@ -17,6 +19,7 @@ from tests.support.controllers.faulty import (
     DoneAfterDoing,
     ReadsConfig,
 )
+from tests.support.controllers.simulated_surfaces import SignsOfShops
 
 
 def put(key: str, image: str, pause: StepPause = StepPause.IDLE) -> Put:
@@ -73,14 +76,34 @@ PUT_DURING_A_STOP = Found(  # a process that stops isn't idle, although its queu
 )
 
 
+LATE_WRITE = Found(
+    (put("c", "one"), put("c", "two"), put("c", "one", StepPause.SHORT)),
+    (Fault(FaultType.LATE, SimulatedCall("update", "signs/c", 1), 20.0),),
+    SignsOfShops,
+    seed=9280,
+)
+
+
+def run(found: Found, *, mode: Division = Division.ALONE, hurried: bool) -> Ran:
+    schedule = Schedule(found.seed or 0, found.script, found.faults, hurried=hurried, mode=mode)
+    with Simulation(subject_of(found.controller), DOCUMENTS, Checks()) as simulation:
+        return simulation.run(schedule)
+
+
 @pytest.mark.parametrize(
     "found",
     [RESTORED_SPEC, UNSAVED_RECORD, RESYNC_AFTER_A_JUMP, PUT_DURING_A_STOP],
     ids=["spec", "record", "resync", "stop"],
 )
 def test_a_bug_that_was_found_before_stays_corrected(found: Found) -> None:
-    schedule = Schedule(found.seed or 0, found.script, found.faults, hurried=found.seed is None)
-    with Simulation(subject_of(found.controller), DOCUMENTS, Checks()) as simulation:
-        ran = simulation.run(schedule)
+    ran = run(found, hurried=found.seed is None)
     assert ran.violation is None
     assert set(ran.faults) == set(found.faults)
+
+
+def test_a_late_write_of_a_former_leader_stays_where_nobody_watches() -> None:
+    """The known limit that docs/adr/0002 states: nothing compares a write with a lease."""
+    violation = run(LATE_WRITE, mode=Division.ELECTED, hurried=True).violation
+    assert violation is not None
+    assert violation.property is Property.SAME_RESULT
+    assert "signs/c: image is" in violation.detail

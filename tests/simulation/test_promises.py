@@ -12,13 +12,14 @@ import pytest
 from natsctl import secondary
 from natsctl.core.coordination.shares import Shares
 from natsctl.testing import MemoryStore, SimulationError, simulate
+from natsctl.testing.simulation.process import Division
 from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation, mode_of
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
 from tests.support.controllers import careful
 from tests.support.controllers import simulated_surfaces as surfaces
-from tests.support.controllers.faulty import PARTS, Shop, part
+from tests.support.controllers.faulty import DOCUMENTS, PARTS, Shop, part
 
 CONTROLLERS: dict[str, ControllerClass] = {
     "two stores": careful.TwoStores,
@@ -66,6 +67,15 @@ def test_a_surface_keeps_its_promises_in_a_thousand_runs(
     controller: ControllerClass, mode: str, *, storm: bool
 ) -> None:
     run(controller, 1000, storm=storm, **MODES[mode])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_watchers_of_one_process_pass_ten_thousand_runs() -> None:
+    """Nobody watches their signs, so a late write of a former leader would stay there."""
+    subject = subject_of(surfaces.SignsOfShops)
+    with Simulation(subject, DOCUMENTS, Checks(), mode=Division.ALONE) as simulation:
+        assert simulation.search(range(10_000)).finding is None
 
 
 @pytest.mark.parametrize("mode", ["elected", "shared"])

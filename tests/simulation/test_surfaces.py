@@ -36,7 +36,7 @@ def test_a_correct_class_passes(controller: type[Any]) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("controller", CORRECT)
+@pytest.mark.parametrize("controller", CORRECT[1:])  # the first one in test_promises.py
 def test_a_correct_class_passes_ten_thousand_runs(controller: type[Any]) -> None:
     simulate(controller, objects=DOCUMENTS, runs=10_000)
 

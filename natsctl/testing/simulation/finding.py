@@ -81,7 +81,8 @@ def hint_of(violation: Violation, ran: Ran, subject: Subject) -> str:
             (
                 not extra and faults & CUTS,
                 "another process led for a while: what this process remembers is old, or a "
-                "write of the process before arrived late, so read the store in each sync",
+                "write of the process before arrived late, so read the store in each sync, and "
+                "watch what you write, as the secondaries of a Controller are watched",
             ),
             (
                 not extra and crashed,
