@@ -57,18 +57,26 @@ class SplitDict(Mapping[str, V]):
         part[key] = value
         self._count += 1
         if len(parts) == 1 and self._count > WHOLE_MAX:
-            split: list[dict[str, V]] = [{} for _ in range(PARTS)]
-            for other, its_value in part.items():
-                split[hash(other) % PARTS][other] = its_value
-            parts[:] = split
+            self._split()
 
     def put_all(self, values: Mapping[str, V]) -> None:
-        if len(self.parts) == 1 and self._count + len(values) <= WHOLE_MAX:
-            self.parts[0].update(values)
-            self._count = len(self.parts[0])
-        else:
-            for key, value in values.items():
-                self[key] = value
+        parts = self.parts
+        if len(parts) == 1 and self._count + len(values) > WHOLE_MAX:
+            self._split()
+        if len(parts) == 1:
+            parts[0].update(values)
+            self._count = len(parts[0])
+            return
+        for key, value in values.items():  # a call for each takes too long
+            part = parts[hash(key) % PARTS]
+            self._count += key not in part
+            part[key] = value
+
+    def _split(self) -> None:
+        split: list[dict[str, V]] = [{} for _ in range(PARTS)]
+        for key, value in self.parts[0].items():
+            split[hash(key) % PARTS][key] = value
+        self.parts[:] = split
 
     @overload
     def get(self, key: str, /) -> V | None: ...

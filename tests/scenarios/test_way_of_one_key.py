@@ -13,7 +13,7 @@ import natsctl
 from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from tests.support.stores.bucket_server import OfflineStores
 
-CALLS_MAX = 37
+CALLS_MAX = 32
 FILES_MAX = 12
 ROUNDS = 50
 PACKAGE = str(Path(natsctl.__file__).parent)
