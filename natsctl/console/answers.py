@@ -1,6 +1,5 @@
 """The JSON answers of the console: the status of each error, and stored values without secrets."""
 
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,10 +14,11 @@ from natsctl.jetstream.bucket import Message
 from natsctl.jetstream.store import BucketStore
 from natsctl.model import exact_json
 from natsctl.model.documents import Document
-from natsctl.model.masking import Masker
+from natsctl.model.masking import masked_value
 from natsctl.model.plans import Difference
 from natsctl.operate.statuses import Partial, Reason
 from natsctl.telemetry.escaping import escaped
+from natsctl.telemetry.hiding import hidden
 
 STATUS: Mapping[Reason, int] = {
     "refused": 403,
@@ -72,8 +72,6 @@ def _visible(value: object) -> object:
 
 
 TEXT_MAX = 100_000  # characters of a value
-FIELD_MAX = 10_000  # characters of a text in a difference
-_NAMES = re.compile(r'[^.\[\]"]+')
 
 
 def shown_value(message: Message) -> Fields:
@@ -94,7 +92,7 @@ def shown_value(message: Message) -> Fields:
 
 def masked_document(document: Document) -> Document:
     """Return a document without secrets."""
-    masked: Document = _masker(document).masked(document, place="")
+    masked: Document = masked_value(document)
     return masked
 
 
@@ -115,29 +113,10 @@ def shown_differences(
     values = [
         None if message is None or message.marker else message.value for message in (before, after)
     ]
-    differences: list[Difference] = []
     try:
-        masker = _masker(*map(_parsed, values))
-        for difference in value_differences(store.kind, *values):
-            name = (_NAMES.findall(difference.path) or [""])[-1]
-            old, new = (
-                _shortened(masker.masked({name: value}, place="")[name])
-                for value in (difference.before, difference.after)
-            )
-            if old == new:
-                old, new = f"{old} (before)", f"{new} (after)"
-            differences.append(Difference(difference.path, old, new))
+        return list(value_differences(store.kind, *values))
     except RecursionError:
         raise InvalidObjectError("the value is nested too deeply to be compared") from None
-    return differences
-
-
-def _masker(*values: object) -> Masker:
-    masker = Masker()
-    for value in values:
-        masker.learn(value, place="")
-    masker.learned()
-    return masker
 
 
 def _text_of(value: bytes) -> tuple[str, str]:
@@ -145,14 +124,12 @@ def _text_of(value: bytes) -> tuple[str, str]:
         text = value.decode()
     except UnicodeDecodeError:
         return "binary", ""
-    masker, parsed = Masker(), _parsed(value)
+    parsed = _parsed(value)
     if isinstance(parsed, dict | list):
         with suppress(RecursionError):
-            masker.learn(parsed, place="")
-            masker.learned()
-            masked = exact_json.encode(masker.masked(parsed, place=""))
+            masked = exact_json.encode(masked_value(parsed))
             return "json", msgspec.json.format(masked, indent=2).decode()
-    return "text", masker.text(text)
+    return "text", hidden(text, limit=len(text))
 
 
 def _parsed(value: bytes | None) -> object:
@@ -160,15 +137,3 @@ def _parsed(value: bytes | None) -> object:
         return None if value is None else exact_json.decode(value)
     except DECODE_ERRORS:
         return None
-
-
-def _shortened(value: object) -> object:
-    match value:
-        case str() if len(value) > FIELD_MAX:
-            return f"{value[:FIELD_MAX]}… ({len(value) - FIELD_MAX} more characters)"
-        case dict():
-            return {name: _shortened(inner) for name, inner in value.items()}
-        case list():
-            return [_shortened(inner) for inner in value]
-        case _:
-            return value

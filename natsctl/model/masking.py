@@ -50,11 +50,16 @@ def masked_manifest(kind: str, value: bytes) -> str:
     document = exact_json.decode(value)
     if isinstance(document, dict) and isinstance(document.get("metadata"), dict):
         document["metadata"].pop("managedFields", None)
-    masker = Masker()
-    masker.learn(document, place=kind)
-    masker.learned()
-    masked = exact_json.encode(masker.masked(document, place=kind))
+    masked = exact_json.encode(masked_value(document, place=kind))
     return msgspec.json.format(masked, indent=2).decode()
+
+
+def masked_value(value: Any, *, place: str = "") -> Any:
+    """Return a JSON value of an object in *place* without secrets."""
+    masker = Masker()
+    masker.learn(value, place=place)
+    masker.learned()
+    return masker.masked(value, place=place)
 
 
 class Masker:
@@ -69,7 +74,7 @@ class Masker:
         self._walk(value, secret_kind=is_secret(place, value))
 
     def masked(self, value: Any, *, place: str) -> Any:
-        return _with_texts(self._walk(value, secret_kind=is_secret(place, value)), self.text)
+        return with_texts(self._walk(value, secret_kind=is_secret(place, value)), self.text)
 
     def learned(self) -> None:
         """Mask the secrets that are known now, in every later text."""
@@ -101,17 +106,18 @@ class Masker:
             self.secrets.update(each for each in (text, _decoded(text)) if len(each) >= _SHORT)
             return mask
 
-        return _with_texts(value, masked)
+        return with_texts(value, masked)
 
 
-def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with each text changed; the names of fields stay."""
     match value:
         case str():
             return change(value)
         case dict():
-            return {name: _with_texts(inner, change) for name, inner in value.items()}
+            return {name: with_texts(inner, change) for name, inner in value.items()}
         case list():
-            return [_with_texts(inner, change) for inner in value]
+            return [with_texts(inner, change) for inner in value]
         case _:
             return value
 

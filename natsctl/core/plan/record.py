@@ -17,7 +17,7 @@ from natsctl.model import exact_json
 from natsctl.model.documents import SERVERS_OWN, Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.masking import Masker, is_secret
+from natsctl.model.masking import Masker, is_secret, with_texts
 from natsctl.model.plans import (
     Action,
     Difference,
@@ -399,8 +399,7 @@ class _Mask:
         if value is None or (names and names[0] in self._hides):
             return None if value is None else MASK
         name = names[-1] if names else ""
-        masked = self._masker.masked({name: value}, place="")[name]
-        return hidden(masked) if isinstance(masked, str) else masked
+        return with_texts(self._masker.masked({name: value}, place="")[name], hidden)
 
 
 # ---- the fields that identify the items of a list: its merge keys
