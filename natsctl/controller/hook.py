@@ -137,11 +137,12 @@ class HookController(Controller):
         if not is_delay(self.hook_timeout_s) or self.hook_timeout_s == 0:
             raise UsageError(f"hook_timeout_s: {self.hook_timeout_s!r} isn't a time in seconds")
         self._readable = {slot_name(kind): kind for kind in self.hook_reads}
-        self._names = {
-            slot_name(slot.kind): slot.name
-            for slot in slots(type(self))
-            if slot.role in (Secondary, KubeSecondary) and not slot.name.endswith(STATUSES)
-        }
+        roles = (Secondary, KubeSecondary)
+        owned = [slot for slot in slots(type(self)) if slot.role in roles]
+        owned = [slot for slot in owned if not slot.name.endswith(STATUSES)]
+        self._names = {slot_name(slot.kind): slot.name for slot in owned}
+        if len(self._names) < len(owned):
+            raise UsageError(f"{type(self).__name__}: an answer can't tell slots of one kind apart")
 
     async def sync_handler(self, key: str) -> float | None:
         objects = self._primary

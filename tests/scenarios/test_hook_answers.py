@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from natsctl import HookController, kube, kv, primary, secondary, untyped
+from natsctl import HookController, Object, UsageError, kube, kv, primary, secondary, untyped
 from natsctl.testing import running
 
 
@@ -28,6 +28,10 @@ class Service:
         self.children.append(list(json.loads(body)["children"]["v1/ConfigMap"]))
         children: dict[str, dict[str, object]] = {name: {"data": {}} for name in self.names}
         return json.dumps({"children": {"v1/ConfigMap": children}}).encode()
+
+
+class Page(Object, frozen=True):
+    spec: dict[str, object]
 
 
 class Shops(HookController):
@@ -93,3 +97,12 @@ async def test_a_value_that_cannot_be_stored_is_refused_and_not_changed(value: s
         await harness.run_for(1)
         (error,) = harness.runtime.status().failing.values()
         assert error.startswith("HookError: hook shops.sync: not a valid answer: ")
+
+
+def test_two_slots_of_one_bucket_are_refused_because_an_answer_names_the_bucket() -> None:
+    class Twice(Shops):
+        pages = secondary(kv(Page, bucket="pages", keys="a.>"))
+        others = secondary(kv(Page, bucket="pages", keys="b.>"))
+
+    with pytest.raises(UsageError, match="can't tell slots of one kind apart"):
+        Twice()
