@@ -4,18 +4,22 @@
     python tools/mutants.py --draw 400  draw new mutants for those whose code is gone
     python tools/mutants.py MODULE ...  all mutants of some files or folders
 
-The verdict on a drawn mutant is stored by the first run that judges it.
+The sample has the test that noticed each mutant, and the reason why each other may live. Such a
+test runs first; only if it passes are others sought. Each verdict is stored at once, so a run that
+is interrupted goes on where it was.
 
-One process collects the tests and forks, one child per core. They record which tests run which
-lines. Then each takes some of the modules, and forks a child per mutant: it swaps the code of one
-function, and runs the tests that run the changed line until one fails. No file of `natsctl`
-changes, and files may be edited while the mutants run.
+One process collects the tests and forks, one child per core. Each takes some of the modules, and
+forks a child per mutant: it swaps the code of one function, and runs tests until one fails. To
+find others, the children record which tests run which lines. No file of `natsctl` changes, and
+files may be edited while the mutants run.
 """
 
 import argparse
 import ast
+import fcntl
 import gc
 import json
+import mmap
 import os
 import pickle
 import random
@@ -26,9 +30,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -72,33 +76,31 @@ class Result(NamedTuple):
     """The outcome of one mutant."""
 
     name: Named
-    killer: str | None  # a test, or a limit or an error
-
-    @property
-    def tier(self) -> str | None:
-        """The folder of the test that noticed the mutant."""
-        return self.killer.split("/")[1] if self.killer and "/" in self.killer else self.killer
+    killer: str | None  # a test that fails or does not end, or an error
 
 
 class Mutation:
-    """A pytest plugin that runs the collected tests against mutants in place of once."""
+    """A pytest plugin that runs the collected tests against mutants in place of once.
+
+    *known* has the mutants to judge, with the test that noticed each, if any; None means all
+    mutants of the *modules*, whose verdicts are not stored.
+    """
 
     def __init__(
         self,
         modules: Sequence[Path],
         limit_s: float,
-        wanted: Container[Named] | None,
-        report: Callable[[list[Result]], int],
+        known: dict[Named, str | None] | None,
     ) -> None:
         self._modules = modules
-        self._wanted = wanted
-        self._report = report
+        self._known = known
         self._sources = {path: path.read_text() for path in modules}  # an edit does not matter
         self._limit_s = limit_s
         self._items: dict[str, pytest.Item] = {}
         self._times: dict[str, float] = {}
         self._functions: list[FunctionType] = []
         self._failed: Callable[[str], None] = lambda _: None
+        self.results: list[Result] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -114,44 +116,52 @@ class Mutation:
         ]
         gc.freeze()
         self._items = {item.nodeid: item for item in session.items}
-        tests_of = self._record()
+        known = self._known or {}
+        tests = sorted({test for test in known.values() if test in self._items})
+        if tests:
+            self._record(tests, traced=False)
+            self._judge({name: test for name, test in known.items() if test in self._times}, None)
+        judged = {result.name for result in self.results}
+        left = None if self._known is None else {n: t for n, t in known.items() if n not in judged}
+        if left is None or left:
+            self._judge(left, self._record(list(self._items), traced=True))
+        return True
+
+    def _judge(self, wanted: dict[Named, str | None] | None, tests_of: TestsOf | None) -> None:
+        """Judge the *wanted* mutants; without *tests_of*, only by the tests known for them."""
 
         def judge(path: Path, answer: Answer) -> None:
-            answer["results"] = list(self._module(path, tests_of))
+            answer["results"] = list(self._module(path, wanted, tests_of))
 
         answers = in_children([partial(judge, path) for path in self._modules])
         if not all("results" in answer for answer in answers):
             raise pytest.UsageError("a process that judges mutants ended")
-        session.testsfailed = self._report([r for answer in answers for r in answer["results"]])
-        return True
+        self.results += [result for answer in answers for result in answer["results"]]
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         """Notice a failure before pytest formats it, and after pytest's plugin for unittest."""
         if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
             self._failed(item.nodeid)
 
-    def _record(self) -> TestsOf:
+    def _record(self, names: Sequence[str], *, traced: bool) -> TestsOf:
         """Return the tests that run each line of each module; leave out tests that fail."""
         by_file: dict[str, list[str]] = {}
-        for name in self._items:
+        for name in names:
             by_file.setdefault(name.partition("::")[0], []).append(name)
         files = list(by_file.values())
         parts = [[name for file in files[first::PARTS] for name in file] for first in range(PARTS)]
         tests_of: TestsOf = {str(path): {} for path in self._modules}
-        times, failed = dict[str, float](), set[str]()
-        for traced in (True, False):
-            runs = [partial(self._run_all, part, traced=traced) for part in parts]
-            for answer in in_children(runs):
-                if "lines" not in answer:
-                    raise pytest.UsageError("the tests end the process; run them with pytest")
-                failed |= answer["failed"]
-                times |= answer["times"]
-                for path, lines in answer["lines"].items():
-                    for line, names in lines.items():
-                        tests_of[path].setdefault(line, set()).update(names)
-        for name in sorted(failed):
-            _print(f"left out, because it fails without a mutant: {name}")
-        self._times = {name: seconds for name, seconds in times.items() if name not in failed}
+        self._times = {}
+        for answer in in_children([partial(self._run_all, part, traced=traced) for part in parts]):
+            if "lines" not in answer:
+                raise pytest.UsageError("the tests end the process; run them with pytest")
+            for name in sorted(answer["failed"]):
+                _print(f"left out, because it fails without a mutant: {name}")
+            times = answer["times"].items()
+            self._times |= {name: time for name, time in times if name not in answer["failed"]}
+            for path, lines in answer["lines"].items():
+                for line, tests in lines.items():
+                    tests_of[path].setdefault(line, set()).update(tests)
         _print(f"{len(self._times)} tests run in {sum(self._times.values()):.0f} s")
         return tests_of
 
@@ -170,24 +180,33 @@ class Mutation:
         sys.settrace(None)
         answer["lines"] = tracer.tests_of
 
-    def _module(self, path: Path, all_tests_of: TestsOf) -> Iterator[Result]:
+    def _module(
+        self, path: Path, wanted: dict[Named, str | None] | None, all_tests_of: TestsOf | None
+    ) -> Iterator[Result]:
         """Run the wanted mutants of a module."""
-        tests_of = all_tests_of[str(path)]
+        tests_of = {} if all_tests_of is None else all_tests_of[str(path)]
         tree = ast.parse(self._sources[path])  # only children change it
         killers: list[str] = []  # the last first
         breadths = Counter(name for names in tests_of.values() for name in names)
         for name, mutant in list(named(path, tree)):
-            if self._wanted is not None and name not in self._wanted:
+            if wanted is not None and name not in wanted:
                 continue
-            names = self._chosen(path.stem, mutant, tests_of, killers, breadths)
-            kept = self._within_limit(names)
+            if all_tests_of is None:
+                kept = names = [test for test in ((wanted or {})[name],) if test is not None]
+            else:
+                names = self._chosen(path.stem, mutant, tests_of, killers, breadths)
+                kept = self._within_limit(names)
             killer = self._killer(path, tree, mutant, kept) if kept else None
+            if killer is None and all_tests_of is None:
+                continue
             if killer in self._items:
                 killers = [killer, *(name for name in killers[:20] if name != killer)]
             result = Result(name, killer)
             place = f"{name.module}:{mutant.statement.lineno}"
             # The limit leaves some of the tests out that run the changed line.
-            _print(f"{result.tier or 'LIVES':10} {place}: {mutant} ({len(kept)} of {len(names)})")
+            _print(f"{killer or 'LIVES'} {place}: {mutant} ({len(kept)} of {len(names)})")
+            if self._known is not None:
+                store(result)
             yield result
 
     def _chosen(
@@ -236,7 +255,8 @@ class Mutation:
         return kept
 
     def _killer(self, path: Path, tree: ast.Module, mutant: Mutant, names: list[str]) -> str | None:
-        """Return the first test that fails, or a reason; None if all tests pass."""
+        """Return the first test that fails or does not end; None if all tests pass."""
+        running = mmap.mmap(-1, mmap.PAGESIZE)  # has the test that runs
 
         def child(answer: Answer) -> None:
             def failed(name: str) -> NoReturn:
@@ -248,13 +268,14 @@ class Mutation:
             self._failed = failed
             self._swap(path, tree, mutant)
             for place, name in enumerate(names):
+                running[:] = name.encode().ljust(mmap.PAGESIZE, b"\0")
                 signal.setitimer(signal.ITIMER_PROF, 1 + 5 * self._times[name])
                 self._run(name, next_name=names[place + 1] if place + 1 < len(names) else None)
             answer["killer"] = None
 
         waited_s = 120 + 30 * sum(self._times[name] for name in names)
-        killer: str | None = in_child(child, timeout_s=waited_s).get("killer", "a limit")
-        return killer
+        answer = in_child(child, timeout_s=waited_s)
+        return answer["killer"] if "killer" in answer else running[:].rstrip(b"\0").decode()
 
     def _swap(self, path: Path, tree: ast.Module, mutant: Mutant) -> None:
         """Give the functions of the module the code of the mutant."""
@@ -320,47 +341,47 @@ def enclosing(body: Sequence[ast.stmt], line: int) -> Iterator[str]:
             yield from enclosing(node.body, line)
 
 
-def print_scores(results: list[Result]) -> int:
+def print_scores(results: list[Result]) -> None:
     """Print a row per module: its mutants, and those that no test noticed."""
     _print("| module | mutants | survived |\n|---|---|---|")
     counts = Counter(result.name.module for result in results)
     alive = Counter(result.name.module for result in results if result.killer is None)
     for module in counts:
         _print(f"| `{module.removeprefix('natsctl/')}` | {counts[module]} | {alive[module]} |")
-    return 0
 
 
-def row(name: Named, killed_by: str | None) -> dict[str, Any]:
-    """Return what the file has about a mutant."""
-    return {**name._asdict(), "killed_by": killed_by}
+@contextmanager
+def sample() -> Iterator[dict[Named, dict[str, Any]]]:
+    """Read the sample, and store it with the changes that are made in the context."""
+    with SAMPLE.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        rows = {Named(*(row[field] for field in Named._fields)): row for row in json.load(file)}
+        yield rows
+        file.seek(0)
+        lines = ",\n".join(json.dumps(rows[name]) for name in sorted(rows))
+        file.write(f"[\n{lines}\n]\n")
+        file.truncate()
 
 
-def write(rows: dict[Named, dict[str, Any]]) -> None:
-    """Store the sample."""
-    lines = ",\n".join(json.dumps(rows[name]) for name in sorted(rows))
-    SAMPLE.write_text(f"[\n{lines}\n]\n")
-    _print(f"{len(rows)} mutants: {Counter(entry['killed_by'] for entry in rows.values())}")
+def store(result: Result) -> None:
+    """Store the verdict on a mutant, but not that one lives which a test noticed before."""
+    with sample() as rows:
+        before = rows[result.name]
+        if result.killer:
+            rows[result.name] = {**result.name._asdict(), "killed_by": result.killer}
+        elif before.get("why") == NOT_JUDGED:
+            before["why"] = ""
 
 
-def read() -> dict[Named, dict[str, Any]]:
-    """Return the stored sample."""
-    rows = json.loads(SAMPLE.read_text()) if SAMPLE.exists() else []
-    return {Named(*(row[field] for field in Named._fields)): row for row in rows}
-
-
-def compare(results: list[Result]) -> int:
-    """Return how many mutants live that were killed before, and store the verdict on new ones."""
-    rows, back = read(), list[Named]()
-    for name, tier in ((result.name, result.tier) for result in results):
-        if rows[name].get("why") == NOT_JUDGED:
-            rows[name] = row(name, tier) | ({} if tier else {"why": ""})
-        elif rows[name]["killed_by"] and not tier:
-            back.append(name)
-    write(rows)
-    _print(f"{len(results)} mutants judged, {len(rows) - len(results)} are of code that is gone")
-    for name in back:
-        _print(f"LIVES AGAIN: {name.module} {name.function}: {name.mutant}")
-    return len(back)
+def print_change(results: list[Result], known: dict[Named, str | None]) -> int:
+    """Print the mutants that live and have no reason, and return how many."""
+    judged = {result.name for result in results}
+    _print(f"{len(judged)} mutants judged, {len(known.keys() - judged)} are of code that is gone")
+    alive = [result.name for result in results if result.killer is None]
+    for name in alive:
+        again = " AGAIN" if known[name] else ""
+        _print(f"LIVES{again}: {name.module} {name.function}: {name.mutant}")
+    return len(alive)
 
 
 def in_children(works: Sequence[Callable[[Answer], None]]) -> list[Answer]:
@@ -441,19 +462,20 @@ def draw(modules: Sequence[Path], count: int, seed: int) -> None:
 
     The row of a function that moved to another module, unchanged and without a namesake, stays.
     """
-    names, stored = existing(modules), read()
-    moves: dict[tuple[Any, ...], list[Named]] = {}
+    names, moves = existing(modules), dict[tuple[Any, ...], list[Named]]()
     for name in names:
         moves.setdefault(name[1:], []).append(name)
-    rows = {name: stored[name] for name in names if name in stored}
-    for name in stored.keys() - rows.keys():
-        if len(places := moves.get(name[1:], [])) == 1 and places[0] not in rows:
-            rows[places[0]] = {**stored[name], "module": places[0].module}
-    candidates = [name for name in names if name not in rows]
-    more = max(0, count - len(rows))
-    for name in random.Random(seed).sample(candidates, more):  # noqa: S311 - not a secret
-        rows[name] = row(name, None) | {"why": NOT_JUDGED}
-    write(rows)
+    with sample() as rows:
+        stored = dict(rows)
+        rows.clear()
+        rows |= {name: stored[name] for name in names if name in stored}
+        for name in stored.keys() - rows.keys():
+            if len(places := moves.get(name[1:], [])) == 1 and places[0] not in rows:
+                rows[places[0]] = {**stored[name], "module": places[0].module}
+        candidates = [name for name in names if name not in rows]
+        more = max(0, count - len(rows))
+        for name in random.Random(seed).sample(candidates, more):  # noqa: S311 - not a secret
+            rows[name] = {**name._asdict(), "killed_by": None, "why": NOT_JUDGED}
 
 
 def main() -> int:
@@ -464,7 +486,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="*", default=[f"tests/{tier}" for tier in TIERS])
     parser.add_argument(
-        "--limit-s", type=float, default=8.0, help="processor time per mutant and kind of test"
+        "--limit-s", type=float, default=20.0, help="time per mutant and kind of test, traced"
     )
     arguments = parser.parse_args()
     os.chdir(ROOT)
@@ -481,15 +503,20 @@ def main() -> int:
     options += ("--hypothesis-profile=mutants", "-m", "not long and not server")
     options += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of hypothesis
     modules = list(files(arguments.modules or PACKAGES))
-    wanted: Container[Named] | None = None
-    report = print_scores
     if arguments.draw:
         draw(modules, arguments.draw, arguments.seed)
         return 0
+    known: dict[Named, str | None] | None = None
     if not arguments.modules:
-        wanted, report = read(), compare
-    plugin = Mutation(modules, arguments.limit_s, wanted, report)
-    return int(pytest.main([*options, *arguments.tests], plugins=[plugin]))
+        with sample() as rows:  # a mutant that lives for a reason is not judged again
+            judged = [row for row in rows.items() if row[1].get("why") in {None, "", NOT_JUDGED}]
+            known = {name: row["killed_by"] for name, row in judged}
+    plugin = Mutation(modules, arguments.limit_s, known)
+    code = int(pytest.main([*options, *arguments.tests], plugins=[plugin]))
+    if known is None:
+        print_scores(plugin.results)
+        return code
+    return code or int(print_change(plugin.results, known) > 0)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ async def test_a_restored_copy_from_before_the_stop_is_detected() -> None:
         assert client.part_keys == ["bar.main", "shop.main"]
 
 
-async def test_the_gc_record_has_each_revision_soon() -> None:
+async def test_the_gc_record_has_each_revision_soon(caplog: pytest.LogCaptureFixture) -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")
         memory = client.stores.store(MEMORY)
@@ -131,6 +131,7 @@ async def test_the_gc_record_has_each_revision_soon() -> None:
             await asyncio.sleep(2)  # far less than the interval of the GC cycles
             recorded = json.loads((await memory.get("gc.apps")).value)["revision"]
             assert recorded == await client.apps.last_revision()
+    assert "held" not in caplog.text  # a new controller has nothing to compare with
 
 
 async def test_an_older_copy_before_an_orderly_stop_deletes_nothing(
@@ -254,6 +255,19 @@ async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
         await asyncio.sleep(LONG)
         assert set(PARTS_OF_KEYS[:count]) <= set(client.part_keys)
         assert (await plan(harness)).refused
+
+
+async def test_owners_that_vanish_are_compared_with_those_that_deletions_left() -> None:
+    async with running(Apps()) as harness:
+        client = await converged(harness, *KEYS)
+        for key in KEYS[4:]:
+            await client.apps.delete(key)
+        await asyncio.sleep(2 * GC_INTERVAL_S)
+        client.apps.vanish(*KEYS[1:4])
+        client.apps.break_watches()
+        await asyncio.sleep(LONG)
+        assert client.part_keys == PARTS_OF_KEYS[:4]
+        assert "3 of 4 owners vanished" in (await plan(harness)).refused
 
 
 # ---- an applied plan

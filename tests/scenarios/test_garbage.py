@@ -497,6 +497,14 @@ async def test_more_orphans_than_share_max_need_a_user(
         assert len(client.parts.keys()) == 20
 
 
+async def test_up_to_share_from_orphans_are_collected_whatever_their_share() -> None:
+    async with running(Apps()) as harness:
+        client = await converged(harness, "shop")
+        await lost(client, GarbageLimits().share_from)
+        await asyncio.sleep(OVER)
+        assert client.parts.keys() == ["shop.main"]
+
+
 async def test_exactly_share_max_of_orphans_are_collected_and_invalid_ones_are_none() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, *(f"app-{number}" for number in range(28)))

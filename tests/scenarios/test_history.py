@@ -25,6 +25,7 @@ from natsctl.core.quarantine import ClaimedKeys
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.app_controller import edit
 from tests.support.controllers.quarantined_apps import die
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, value
@@ -194,17 +195,34 @@ async def test_a_failure_does_not_begin_anew_with_a_restart(
     assert (after.unhealthy, after.failing) == (1, before.failing)
     assert after.oldest_failure_s is not None
     assert (after.oldest_unanswered_s or 0.0) >= after.oldest_failure_s
+    assert [source.bucket for source in after.sources] == ["things"]
 
 
 async def test_a_short_failure_leaves_no_record(make: Make, stores: MemoryStores) -> None:
     calls: list[str] = []
     controller = make(stores, calls)
     async with running(controller) as hosted:
-        await eventually(lambda: len(calls) == 3)
+        while not calls:  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(0.001)
         repair(controller)
-        await eventually(lambda: not hosted.status().failing)
-        await asyncio.sleep(60)
+        await eventually(lambda: len(calls) == 2)
+        await asyncio.sleep(30)
         assert recorded(stores) == []
+        assert len(hosted.explain("a").syncs) == len(calls) == 2
+        types = [event.type.value for event in stores.events.events]
+        assert (types[0], types[-1]) == ("Warning", "Normal")
+
+
+async def test_a_failure_whose_record_is_deleted_is_forgotten(stores: MemoryStores) -> None:
+    async with running(Syncing(stores, [])):
+        await eventually(lambda: recorded(stores))
+    await edit(
+        stores.store(THINGS), "a", "metadata", "annotations", to={"natsctl.io/paused": "yes"}
+    )
+    async with running(Syncing(stores, [])) as hosted:
+        await eventually(lambda: hosted.status().failing)
+        await stores.store(kv(bytes, bucket="natsctl")).delete(recorded(stores)[0])
+        await eventually(lambda: not hosted.status().failing)
 
 
 async def test_the_record_of_a_failure_is_deleted_when_a_sync_succeeds(

@@ -8,8 +8,11 @@ import pytest
 
 from natsctl import (
     KUMORI,
+    ConflictError,
     Controller,
     ControllerRuntime,
+    ExistsError,
+    FieldConflictError,
     InvalidObjectError,
     KubeObject,
     Manifest,
@@ -22,6 +25,7 @@ from natsctl import (
     primary,
     secondary,
 )
+from natsctl.model.store import Stored
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
 from tests.support.stores import documents
 
@@ -220,7 +224,21 @@ async def test_an_object_without_an_owner_is_refused_unless_adopted() -> None:
         assert adopting.configs.owned("shop").keys() == {"default/shop-main"}
 
 
-async def test_a_conflict_without_force_names_the_other_manager() -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["", "by a server that names no fields"])
+async def test_a_conflict_without_force_names_the_other_manager(
+    named: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apply = MemoryManifestStore.apply
+
+    async def without_fields(*args: Any, **options: Any) -> Stored:
+        try:
+            return await apply(*args, **options)
+        except FieldConflictError as error:
+            error.fields = error.fields if named else ()
+            raise
+
+    monkeypatch.setattr(MemoryManifestStore, "apply", without_fields)
     async with running(controller := Sites(force=False)) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
@@ -232,6 +250,28 @@ async def test_a_conflict_without_force_names_the_other_manager() -> None:
         controller.runtime.resync()
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
+
+
+async def test_a_creation_of_an_object_that_exists_is_refused() -> None:
+    refused: list[tuple[str, type[Exception]]] = []
+
+    class Creating(Sites):
+        name = "sites"
+
+        async def sync_handler(self, key: str) -> None:
+            try:
+                await self.configs.create(config("shared", key))
+            except ConflictError as error:
+                refused.append((key, type(error)))
+
+    async with running(controller := Creating()) as harness:
+        for key in ("first", "second"):
+            await controller.sites.put(key, site("hi"))
+            await harness.run_until_idle()
+        controller.runtime.resync("first")
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shared": "first"}
+        assert refused == [("second", ExistsError), ("first", ConflictError)]
 
 
 async def force(store: MemoryManifestStore, key: str, text: str, manager: str = "kubectl") -> None:

@@ -110,6 +110,22 @@ async def test_a_plan_has_the_writes_of_the_handler_and_stores_none(client: AppC
     assert (client.writes, client.part_keys) == (before, [])
 
 
+async def test_a_plan_drops_what_another_process_has_done_meanwhile(client: AppClient) -> None:
+    class Raced(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            if self.syncs == [key]:
+                await client.parts.create("shop.main", done.value)
+            return None
+
+    await client.app("shop")
+    await converge(client)
+    done = await client.parts.get("shop.main")
+    await client.parts.delete("shop.main")
+    planned = await plan_of(client, Raced())
+    assert (planned.keys, planned.summary.unchanged) == ({}, 1)
+
+
 async def test_a_plan_after_the_controller_has_run_is_empty(client: AppClient) -> None:
     await client.app("shop")
     await converge(client)

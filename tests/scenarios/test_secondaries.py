@@ -278,6 +278,7 @@ async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> Non
         client = app_client(harness)
         await client.app("shop")
         await harness.run_until_idle()
+        assert set(controller.syncs) == {"shop", "watchtower", "shop.main"}
         controller.syncs.clear()
         await edit(client.parts, "shop.main", "spec", "text", to="tampered")
         await harness.run_until_idle()

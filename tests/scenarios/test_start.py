@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from natsctl import Controller, Object, kv, primary
+from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from natsctl.testing import MemoryStores, running
 
 COUNT = 600
@@ -39,6 +39,20 @@ class Slow(Controller):
         await asyncio.sleep(1)
         self.syncs[key] += 1
         return None
+
+
+async def test_a_controller_can_be_stopped_during_its_start() -> None:
+    class Waiting(Slow):
+        name = "slow"
+
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+    runtime = ControllerRuntime(Waiting(), nats=MemoryStores())
+    task = asyncio.create_task(runtime.run())
+    await asyncio.sleep(1)
+    runtime.stop()
+    await task
 
 
 @pytest.fixture

@@ -252,6 +252,15 @@ class TestDeleting:
         assert recording.calls == []
         assert sites.writes == 1
 
+    async def test_an_object_marked_deleted_without_finalizers_is_removed(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, KEY, site("one", deletionTimestamp="2026-01-01T00:00:00Z"))
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
+            await settled()
+        assert (recording.calls, sites.keys()) == ([], [])
+
     async def test_an_object_deleted_despite_its_finalizer_gets_a_delete_of_its_last_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:

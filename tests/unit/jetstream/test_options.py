@@ -10,7 +10,7 @@ from rich.console import Console
 
 from natsctl import NatsOptions
 from natsctl.errors import UsageError
-from natsctl.jetstream.options import Server, load_context, parse, peer, redacted
+from natsctl.jetstream.options import Server, arguments, load_context, parse, peer, redacted
 
 # ---- nATS options: defaults, precedence, contradictions and hidden secrets
 
@@ -86,6 +86,18 @@ def test_contradicting_options_are_rejected(options: NatsOptions, message: str) 
     with pytest.raises(UsageError, match=message) as caught:
         options.check()
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        (NatsOptions(user="ann", password="s3cret"), "nats://bob:other@one"),
+        (NatsOptions(), "nats://ann:s3cret@one"),
+    ],
+)
+def test_the_user_is_that_of_the_options_or_of_the_url(options: NatsOptions, url: str) -> None:
+    sent = arguments(options, parse(url))
+    assert (sent["user"], sent["password"]) == ("ann", "s3cret")
 
 
 # ---- contexts of the nats CLI are loaded, or rejected with the name of the file

@@ -6,18 +6,20 @@ from typing import Any
 import pytest
 
 from natsctl.errors import RetryAfter, StoreError
-from natsctl.managed import KRATEO, Managed
+from natsctl.managed import KRATEO, AnnotationNames, Managed
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore
+from tests.support.controllers.app_controller import SlowStore
 from tests.support.controllers.disk_reconciler import HELD, CloudClient, Play
 
 KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
 
 
 async def replace_object(play: Play, **spec: int) -> None:
-    """Replace the whole object as `nats kv put` does, without any metadata."""
+    """Replace the whole object as `nats kv put` does, with other metadata only."""
     stored = await play.store.get("a")
-    value = json.dumps({"spec": spec}).encode()
+    document = {"metadata": {"annotations": {"team": "disks"}}, "spec": spec}
+    value = json.dumps(document).encode()
     await play.store.update("a", value, revision=stored.revision)
 
 
@@ -39,6 +41,7 @@ class TestPlainPuts:
         restarted = Play(store=play.store, cloud=play.cloud)
         await restarted.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
+        assert {"team", "external-name"} <= set(await play.annotations())
 
     async def test_a_put_after_a_creation_with_an_unknown_result_creates_nothing(self) -> None:
         play = Play()
@@ -91,8 +94,25 @@ class TestRecords:
         assert play.cloud.created == []
         assert await record(play) == json.loads(intent)
 
+    async def test_a_record_of_its_own_whose_answer_was_lost_is_no_other_creation(self) -> None:
+        records = SlowStore(Play().records.kind)
+        records.answers_lost = 1
+        play = Play(records=records)
+        await play.put()
+        await play.settle()
+        assert (play.cloud.created, "CannotCreateExternalResource" in play.reasons) == (
+            ["a"],
+            False,
+        )
+        assert "succeeded" in await record(play)
+
 
 class TestOlderNames:
+    def test_names_of_another_domain_are_not_read(self) -> None:
+        stored = {f"{AnnotationNames().domain}/external-name": "disk-7"}
+        assert KRATEO.link(stored)
+        assert AnnotationNames("example.com").link(stored) == {}
+
     @staticmethod
     async def _krateo(play: Play, **annotations: str) -> None:
         """Store an object with the annotation names of krateo."""

@@ -6,6 +6,7 @@ import json
 import logging
 import weakref
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from natsctl.model.store import Stored
 from natsctl.testing import MemoryCluster, MemoryManifestStore, MemoryRecorder, MemoryStore
 from tests.support.controllers.disk_reconciler import (
     DISKS,
+    EPOCH,
     FAILED,
     HELD,
     NAMES,
@@ -33,6 +35,7 @@ from tests.support.controllers.disk_reconciler import (
     CloudClient,
     Disk,
     Play,
+    clock,
     primary_of,
 )
 
@@ -105,18 +108,33 @@ class TestCreate:
             await play.reconcile()
         assert await play.annotations() == {}
 
+    async def test_a_new_resource_that_differs_is_updated_soon(self, play: Play) -> None:
+        class Careless(CloudClient):
+            async def create(self, managed: Managed[Any]) -> None:
+                await super().create(managed)
+                self._cloud.disks[managed.external_name] = 0
+
+        play.connect_with(Careless)
+        await play.put(size=2)
+        assert await play.reconcile() == pytest.approx(0.1)
+        await play.settle()
+        assert play.cloud.disks == {"disk-1": 2}
+
 
 class TestGracePeriod:
-    @pytest.mark.parametrize("grace_s", [30.0, 300.0])
+    @pytest.mark.parametrize(
+        ("grace_s", "now"), [(30.0, clock), (300.0, clock), (30.0, lambda: EPOCH)]
+    )
     async def test_a_missing_resource_is_created_again_soon_after_the_grace_period(
-        self, grace_s: float
+        self, grace_s: float, now: Callable[[], datetime]
     ) -> None:
-        play = Play(creation_grace_period_s=grace_s)
+        play = Play(creation_grace_period_s=grace_s, clock=now)
         play.cloud.appears_after_s = 3600
         await play.put()
         while len(play.cloud.created) < 2:
             after_s = await play.reconcile()
             assert after_s is not None
+            assert asyncio.get_running_loop().time() < 2 * grace_s
             await asyncio.sleep(after_s)
         # stored times are in seconds
         assert grace_s - 1 <= asyncio.get_running_loop().time() <= 1.1 * grace_s + 1

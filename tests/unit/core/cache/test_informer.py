@@ -105,4 +105,7 @@ async def test_a_subscriber_added_during_a_listing_gets_every_object_once() -> N
         assert 0 < len(first) < len(keys)
         async with informer.subscribe(lambda change: second.update([change.key])):
             await asyncio.sleep(1)
-    assert first == second == Counter(keys)
+        await store.create("later", value())
+        await asyncio.sleep(1)
+    assert second == Counter(keys)
+    assert first == Counter([*keys, "later"])

@@ -141,6 +141,7 @@ def test_a_silent_session_is_ended_before_its_shares_are_taken() -> None:
     process = Process(it=(record(4, other=HALF), 5), other=(heartbeat("other"), 4))
     process.wait(WAIT_S - 0.1)
     assert process.shares.to_end(process.now) == []
+    process.see(heartbeat("other"), 4, "other")  # another list has it again
     process.wait(0.2)
     assert [silent.revision for silent in process.shares.to_end(process.now)] == [4]
     assert (process.change() or {}).get("other") == HALF
@@ -221,6 +222,20 @@ def test_a_new_process_waits_no_longer_than_a_session_may_live() -> None:
     assert process.change() is None
     process.wait(0.2)
     assert process.change() is not None
+    own = process.lease.renew(process.now, process.shares.heartbeat(process.now))
+    shown = {KEY: (record(4), 50), heartbeat_key(NAME, "other"): (heartbeat("other", seen=40), 49)}
+    shown[process.lease.key] = msgspec.json.encode(own), 1001
+    process.shares.see_list(shown, process.now)
+    assert process.change() is not None  # only after the first list
+
+
+def test_the_session_that_a_process_had_before_is_ended_at_once() -> None:
+    process = Process(it=(record(1), 5))
+    former = process.me
+    process.lease = Lease(NAME, "me", TTL_S)
+    process.shares.begin_again(process.lease)
+    process.beat()
+    assert [other.session for other in process.shares.to_end(process.now)] == [former]
 
 
 def test_shares_go_to_sessions_that_can_read_their_objects() -> None:
