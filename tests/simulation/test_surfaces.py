@@ -1,5 +1,6 @@
 """Simulation runs the controllers of every surface, and rejects other classes."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,6 +53,26 @@ def test_objects_that_stay_are_not_clean_unless_their_bucket_is_kept() -> None:
     with pytest.raises(SimulationError, match="property `clean`"):
         simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=6)
     simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=6, ignore=["signs"], keep=["signs"])
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"bucket: [", "is neither YAML nor JSON"),
+        (b"\xff\xfe\x00", "is neither YAML nor JSON"),
+        (b"bucket: shops\nkey: a\nspec: {opened: 2026-02-30}", "is neither YAML nor JSON: day is"),
+        (b"[" * 2_000 + b"]" * 2_000, "is nested too deeply"),
+        (b"shops", "a document is not a mapping"),
+    ],
+    ids=["syntax", "bytes", "day", "depth", "text"],
+)
+def test_a_bad_file_of_objects_is_an_error_that_names_it(
+    tmp_path: Path, content: bytes, error: str
+) -> None:
+    file = tmp_path / "shops.yaml"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=error):
+        simulate(surfaces.SignsOfShops, objects=file)
 
 
 class FailingStream(surfaces.StreamedSigns):

@@ -64,8 +64,10 @@ def load(file: str | Path) -> list[Document]:
         loaded = list(yaml.safe_load_all(Path(file).read_bytes()))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: no text, or no day such as 02-30
         raise UsageError(f"{file} is neither YAML nor JSON: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{file} is nested too deeply") from error
     return list(_flat(loaded))
 
 
