@@ -15,7 +15,7 @@ from natsctl.cli.command import App, OneObject, StoreOptions
 from natsctl.cli.output import TABLE, OutputOption, yaml_text
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import write_notice
-from natsctl.cli.values import parsed_yaml, replace, value_of_document, with_version
+from natsctl.cli.values import parsed_yaml, value_of_document, with_version
 from natsctl.cli.writing import DryRun, Writing, check_dry_run, writing
 from natsctl.errors import (
     ConflictError,
@@ -31,7 +31,7 @@ from natsctl.model import documents
 from natsctl.model.documents import BOOKKEEPING, Document, same
 from natsctl.model.store import Stored
 from natsctl.operate.buckets import open_bucket
-from natsctl.operate.objects import ENVELOPE, Name, described, is_object, parse_name
+from natsctl.operate.objects import ENVELOPE, Name, described, is_object, parse_name, replaced
 from natsctl.telemetry.escaping import escaped
 
 app = App()
@@ -124,7 +124,7 @@ async def _store(
             raise NotFoundError(f"{name.bucket} has no {name.key} any more: it was deleted")
         if not same(visible(current), before):
             raise ChangedError(current)
-        return replace(current, with_version(current, new, version))
+        return replaced(current, with_version(current, new, version))
 
     await target.write(await target.store(name.bucket), name, change)
 

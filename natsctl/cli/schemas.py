@@ -10,7 +10,6 @@ import msgspec
 from natsctl.cli.command import App, load_runnable_controller, option
 from natsctl.cli.output import TABLES, output_option, write_result, write_table
 from natsctl.cli.terminal import write_line, write_notice
-from natsctl.cli.values import NewValue
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, NotFoundError, StoreError, UsageError
 from natsctl.jetstream.connection import Connection, connect
@@ -19,7 +18,7 @@ from natsctl.model import documents, exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.buckets import published_schemas
 from natsctl.operate.faults import InvalidField, faults, schema_for, unknown_fields
-from natsctl.operate.objects import parse_name, preview
+from natsctl.operate.objects import NewValue, parse_name, preview
 
 app = App()
 

@@ -20,14 +20,13 @@ from yaml.constructor import ConstructorError
 from yaml.error import MarkedYAMLError
 
 from natsctl.cli.terminal import write_notice
-from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
+from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.jetstream.bucket import stream_of
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document, annotations_of
 from natsctl.model.exact_json import number
 from natsctl.model.keys import check_key
-from natsctl.model.kinds import Kind
-from natsctl.model.objects import STORED_VERSION, Object
+from natsctl.model.objects import STORED_VERSION
 from natsctl.model.schemas.versions import stated
 from natsctl.model.store import Stored
 from natsctl.operate.objects import (
@@ -35,13 +34,15 @@ from natsctl.operate.objects import (
     ENVELOPE,
     VALUE,
     Name,
+    NewValue,
     is_object,
-    object_in,
+    replaced,
+    stamped,
+    stored_object,
     with_reserved,
 )
 
 T = TypeVar("T")
-NewValue = bytes | Document
 
 # ---- JSON and YAML, up to a maximum depth and without repeated fields
 
@@ -168,7 +169,6 @@ def _check_yaml(data: bytes | str, loader: Any) -> None:  # noqa: C901 - one str
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _OBJECT_BEGIN = re.compile(rb"""\s*(---\s)?\s*\{?\s*["']?(spec|metadata)["']?\s*:""")
-_objects = Kind(Object, "object")
 
 
 def read_bytes(file: str) -> bytes:
@@ -223,46 +223,21 @@ def _as_json(document: Document) -> Document:
     return documents.parse(documents.render(document))
 
 
-def replace(current: Stored | None, new: NewValue) -> bytes:
-    """Return the value to store so that *new* replaces the desired state.
-
-    Generation, uid, finalizers, deletion timestamp and status of an object are maintained. Raises
-    `UsageError` if a value that is not an object would replace an object.
-    """
-    before = _object_of(current)
-    if isinstance(new, dict):
-        return _stamped(current, before, new)
-    if current is None:
-        return new
-    if before is not None:
-        raise UsageError(
-            f"{current.key} is an object, whose status and bookkeeping would be lost: "
-            "give the value a spec, or replace the object with natsctl put --raw"
-        )
-    with suppress(*_NO_JSON):  # JSON objects or arrays with one meaning
-        old, given = exact_json.decode(current.value), exact_json.decode(new)
-        if isinstance(old, dict | list) and documents.same(old, given):
-            return current.value
-    return new
-
-
 def apply(current: Stored | None, new: NewValue) -> bytes:
     """Return the value to store so that the fields of *new* are set and other fields stay.
 
     Labels and annotations are merged; null removes one, and with the last one the whole map.
     """
     if not isinstance(new, dict):
-        return replace(current, new)
-    before = _object_of(current)
-    old = before or {}
-    merged = documents.merge_patch(documents.metadata_of(old), documents.metadata_of(new))
-    metadata = {name: field for name, field in merged.items() if field != {}}
-    return _stamped(current, before, {**old, **new, "metadata": metadata})
+        return replaced(current, new)
+    old = stored_object(current) or {}
+    metadata = documents.merge_patch(documents.metadata_of(old), documents.metadata_of(new))
+    return stamped(current, {**old, **new, "metadata": metadata})
 
 
 def keep_reserved(current: Stored | None, new: NewValue) -> NewValue:
     """Return *new* with the stored reserved annotations that *new* does not set."""
-    return with_reserved(new, _object_of(current)) if isinstance(new, dict) else new
+    return with_reserved(new, stored_object(current)) if isinstance(new, dict) else new
 
 
 def with_version(current: Stored | None, new: NewValue, version: int | None) -> NewValue:
@@ -275,7 +250,7 @@ def with_version(current: Stored | None, new: NewValue, version: int | None) -> 
         return new
     if version is not None and version > 1:
         return stated(new, version)
-    annotations, stored = annotations_of(new), annotations_of(_object_of(current) or {})
+    annotations, stored = annotations_of(new), annotations_of(stored_object(current) or {})
     if STORED_VERSION in annotations or STORED_VERSION not in stored:
         return new
     return documents.with_annotations(new, {**annotations, STORED_VERSION: None})
@@ -285,7 +260,7 @@ def write_ignored(name: str, current: Stored | None, new: NewValue) -> None:
     """Write a notice of the fields of *new* that natsctl and controllers set, and that differ."""
     if not isinstance(new, dict):
         return
-    before = _object_of(current) or {}
+    before = stored_object(current) or {}
     metadata, stored = documents.metadata_of(new), documents.metadata_of(before)
     ignored = [
         f"metadata.{field}"
@@ -300,22 +275,6 @@ def write_ignored(name: str, current: Stored | None, new: NewValue) -> None:
             f"{name}: {' and '.join(ignored)} not stored: "
             "natsctl put --raw stores a value exactly as given"
         )
-
-
-def _object_of(current: Stored | None) -> Document | None:
-    return None if current is None else object_in(current.value)
-
-
-def _stamped(current: Stored | None, before: Document | None, new: Document) -> bytes:
-    stamped = documents.stamp(before, new)
-    if current is not None and documents.same(stamped, before):
-        return current.value
-    value = documents.render(stamped)
-    try:
-        _objects.metadata(value)
-    except InvalidObjectError as error:
-        raise UsageError(f"the object would not be valid: {error}") from error
-    return value
 
 
 # ---- files of documents

@@ -39,7 +39,7 @@ from natsctl.cli.output import (
 )
 from natsctl.cli.schemas import Checked, Validate, Validator
 from natsctl.cli.terminal import confirm, write_line, write_notice
-from natsctl.cli.values import NewValue, with_version, write_ignored
+from natsctl.cli.values import with_version, write_ignored
 from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import (
@@ -74,11 +74,12 @@ from natsctl.operate.buckets import (
 )
 from natsctl.operate.objects import (
     Name,
+    NewValue,
     described,
-    desires_the_same,
     object_in,
     parse_name,
-    restored_document,
+    replaced,
+    restored_value,
 )
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ async def put(  # noqa: C901 - one straight line
             if raw:
                 return data
             desired = with_version(current, new, version)
-            return values.replace(current, values.keep_reserved(current, desired))
+            return replaced(current, values.keep_reserved(current, desired))
 
         await target.write(store, name, combine, new=b"" if raw else new)
 
@@ -589,7 +590,7 @@ async def rollback(
         current = None if newest.marker else Stored(name.key, newest.revision, newest.value)
         for message in reversed(known):
             try:
-                value = _restored(name, current, message)
+                value = restored_value(name, current, message)
                 break
             except UsageError:  # it's deleted, invalid, or as the object is now
                 if to is not None:
@@ -604,28 +605,3 @@ async def rollback(
 
         note = f", as it was at revision {message.revision}"
         await target.write(await target.store(bucket.name), name, restore, note=note)
-
-
-def _restored(name: Name, current: Stored | None, message: Message) -> bytes:
-    """Return the value that restores a revision; raises `UsageError` if there is none."""
-    revision = message.revision
-    if message.marker:
-        raise UsageError(
-            f"revision {revision} of {name} is a deletion, which cannot be restored: use natsctl "
-            f"delete {name}"
-        )
-    before = None if current is None else object_in(current.value)
-    earlier = object_in(message.value)
-    if earlier is None and before is not None:
-        raise UsageError(
-            f"revision {revision} of {name} is not a valid object: it is not JSON with a spec or "
-            "metadata"
-        )
-    new = restored_document(earlier, before) if earlier is not None else message.value
-    value = values.replace(current, new)
-    if current is not None and desires_the_same(value, current.value):
-        raise UsageError(
-            f"revision {revision} has the desired state that {name} has now, at revision "
-            f"{current.revision}: there is nothing to restore"
-        )
-    return value

@@ -36,14 +36,20 @@ from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.keys import check_key
-from natsctl.model.kinds import Kind
-from natsctl.model.objects import Object
 from natsctl.model.plans import Difference
 from natsctl.model.reports import Branch
-from natsctl.operate.buckets import published_schemas
+from natsctl.model.store import Stored
+from natsctl.operate.buckets import message_at, published_schemas
 from natsctl.operate.faults import faults, schema_for
 from natsctl.operate.fleet import Fleet
-from natsctl.operate.objects import Name, desired, object_in, restored_document, with_reserved
+from natsctl.operate.objects import (
+    Name,
+    desired,
+    object_in,
+    replaced,
+    restored_value,
+    with_reserved,
+)
 from natsctl.operate.pauses import Identity, identity_on
 from natsctl.operate.statuses import (
     Partial,
@@ -57,7 +63,6 @@ from natsctl.telemetry.hiding import MASK
 
 FAULTS_MAX = 20
 _NOT_ASCII = re.compile("[^\x00-\x7f]+")
-_objects = Kind(Object, "object")
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -82,7 +87,8 @@ class NextValue(msgspec.Struct, frozen=True):
         with suppress(StoreError):  # without the permission to read them, the daemon is the judge
             schemas = await published_schemas(connection, self.store.kind.name)
             schema = schema_for(schemas, self.key)
-        found = [] if schema is None else faults(schema.schema, documents.parse(self.value))
+        document = object_in(self.value)
+        found = faults(schema.schema, document) if schema and document else []
         refused = [str(one) for one in found if one.first not in ("status", "metadata")]
         return Preview(differences, refused[:FAULTS_MAX])
 
@@ -119,35 +125,21 @@ async def edited(connection: Connection, name: Name, text: str, revision: int) -
         raise UsageError("an object is a JSON object with a spec")
     whole = desired(before)
     unmasked = _unmasked(new, masked_document(whole), whole, "")
-    return _change(BucketStore(bucket), name.key, message, with_reserved(unmasked, before))
+    current = Stored(name.key, message.revision, message.value)
+    value = replaced(current, with_reserved(unmasked, before))
+    if value == message.value:
+        raise UsageError("nothing would change")
+    return NextValue(BucketStore(bucket), name.key, message, value)
 
 
 async def restored(connection: Connection, name: Name, revision: int) -> NextValue:
     """Return the change that restores an earlier revision: spec, labels and annotations."""
     store = BucketStore(Bucket(connection, name.bucket))
     messages = await store.messages(name.key)
-    earlier = next((message for message in messages if message.revision == revision), None)
-    if earlier is None:
-        raise NotFoundError(f"{name} has no revision {revision}, or not any more")
-    if earlier.marker:
-        raise UsageError(f"revision {revision} is a deletion: nothing can be restored from it")
-    document, newest = _document(earlier), None if messages[-1].marker else messages[-1]
-    before = None if newest is None else _document(newest)
-    new = restored_document(document, before)
-    return _change(store, name.key, newest, new)
-
-
-def _change(store: BucketStore, key: str, message: Message | None, new: Document) -> NextValue:
-    before = None if message is None else _document(message)
-    stamped = _compact(documents.stamp(before, new))
-    if before is not None and documents.same(stamped, before):
-        raise UsageError("nothing would change")
-    value = documents.render(stamped)
-    try:
-        _objects.metadata(value)
-    except InvalidObjectError as error:
-        raise UsageError(f"the object would not be valid: {error}") from error
-    return NextValue(store, key, message, value)
+    earlier = message_at(name.bucket, messages, name.key, revision)
+    newest = None if messages[-1].marker else messages[-1]
+    current = Stored(name.key, newest.revision, newest.value) if newest else None
+    return NextValue(store, name.key, newest, restored_value(name, current, earlier))
 
 
 def _compact(document: Document) -> Document:

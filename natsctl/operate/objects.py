@@ -2,23 +2,25 @@
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from natsctl.errors import UsageError
+from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
 from natsctl.jetstream.bucket import Message
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document, annotations_of, same
 from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.objects import PAUSED, STORED_VERSION, is_bookkeeping, is_reserved
+from natsctl.model.objects import PAUSED, STORED_VERSION, Object, is_bookkeeping, is_reserved
 from natsctl.model.plans import differences
 from natsctl.model.readiness import ready
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.schemas.versions import version_of
+from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import abbreviated
 
 ENVELOPE = ("bucket", "key", "revision", "event")
@@ -232,19 +234,6 @@ def desired(document: Document, *, restorable: bool = False) -> Document:
     return {**other_fields, "metadata": {name: field for name, field in kept.items() if field}}
 
 
-def restored_document(earlier: Document, current: Document | None) -> Document:
-    """Return an earlier revision with the reserved annotations of *current*.
-
-    It states the version that it was stored as, and not that of *current* if it stated none.
-    """
-    new = desired(earlier, restorable=True)
-    version = annotations_of(earlier).get(STORED_VERSION)
-    if version is not None or STORED_VERSION in annotations_of(current or {}):
-        stated = {**annotations_of(new), STORED_VERSION: version}
-        new = documents.with_annotations(new, stated)
-    return with_reserved(new, current)
-
-
 def with_reserved(new: Document, current: Document | None) -> Document:
     """Return *new* with the reserved annotations of *current* that *new* does not set.
 
@@ -256,11 +245,6 @@ def with_reserved(new: Document, current: Document | None) -> Document:
     if not kept and not removed:
         return new
     return documents.with_annotations(new, documents.without({**kept, **stated}, *removed))
-
-
-def desires_the_same(first_value: bytes, second_value: bytes) -> bool:
-    """Return whether two values differ only in status and bookkeeping."""
-    return same(_desired_in(first_value), _desired_in(second_value))
 
 
 def desired_changes(messages: list[Message]) -> list[tuple[Message, str]]:
@@ -294,3 +278,95 @@ def _changed(before: object, after: object) -> Iterator[str]:
 def _desired_in(value: bytes) -> object:
     document = object_in(value)
     return value if document is None else desired(document)
+
+
+# ---- new values
+
+NewValue = bytes | Document
+"""A document, the desired state of an object without natsctl's bookkeeping; or exact bytes."""
+
+_objects = Kind(Object, "object")
+
+
+def stored_object(current: Stored | None) -> Document | None:
+    """Return the object that is stored, None if there is none."""
+    return None if current is None else object_in(current.value)
+
+
+def replaced(current: Stored | None, new: NewValue) -> bytes:
+    """Return the value to store so that *new* replaces the desired state.
+
+    Generation, uid, finalizers, deletion timestamp and status of an object are maintained. Raises
+    `UsageError` if a value that is not an object would replace an object.
+    """
+    if isinstance(new, dict):
+        return stamped(current, new)
+    if current is None:
+        return new
+    if stored_object(current) is not None:
+        raise UsageError(
+            f"{current.key} is an object, whose status and bookkeeping would be lost: "
+            "give the value a spec, or replace the object with natsctl put --raw"
+        )
+    with suppress(*DECODE_ERRORS, RecursionError):  # JSON objects or arrays with one meaning
+        old, given = exact_json.decode(current.value), exact_json.decode(new)
+        if isinstance(old, dict | list) and documents.same(old, given):
+            return current.value
+    return new
+
+
+def stamped(current: Stored | None, new: Document) -> bytes:
+    """Return the value of an object with natsctl's bookkeeping; empty maps in its metadata go.
+
+    It's the stored value if nothing else differs. Raises `UsageError` for invalid metadata.
+    """
+    before = stored_object(current)
+    document = documents.stamp(before, new)
+    fields = documents.metadata_of(document)
+    metadata = {name: field for name, field in fields.items() if field != {}}
+    document = {**document, "metadata": metadata}
+    if current is not None and same(document, before):
+        return current.value
+    value = documents.render(document)
+    try:
+        _objects.metadata(value)
+    except InvalidObjectError as error:
+        raise UsageError(f"the object would not be valid: {error}") from error
+    return value
+
+
+def restored_value(name: Name, current: Stored | None, message: Message) -> bytes:
+    """Return the value that restores a revision; raises `UsageError` if there is none.
+
+    Spec, labels and annotations are those of the revision; status, bookkeeping and reserved
+    annotations stay as they are.
+    """
+    revision = message.revision
+    if message.marker:
+        raise UsageError(
+            f"revision {revision} of {name} is a deletion, which cannot be restored: use natsctl "
+            f"delete {name}"
+        )
+    before = stored_object(current)
+    earlier = object_in(message.value)
+    if earlier is None and before is not None:
+        raise UsageError(
+            f"revision {revision} of {name} is not a valid object: it is not JSON with a spec or "
+            "metadata"
+        )
+    new: NewValue = message.value
+    if earlier is not None:
+        new = desired(earlier, restorable=True)
+        version = annotations_of(earlier).get(STORED_VERSION)
+        if version is not None or STORED_VERSION in annotations_of(before or {}):
+            # it states the version that it was stored as, not that of the present object
+            stated = {**annotations_of(new), STORED_VERSION: version}
+            new = documents.with_annotations(new, stated)
+        new = with_reserved(new, before)
+    value = replaced(current, new)
+    if current is not None and same(_desired_in(value), _desired_in(current.value)):
+        raise UsageError(
+            f"revision {revision} has the desired state that {name} has now, at revision "
+            f"{current.revision}: there is nothing to restore"
+        )
+    return value
