@@ -166,7 +166,7 @@ async def health(*, ready: bool = False) -> None:
     "natsctl rbac --nats -c controllers.greetings:Greetings > natsctl-users.conf",
     nats="Print the users of a nats-server: one that runs them, operator, viewer",
     name="NAME | Name of the roles; else natsctl and the controllers'",
-    service_account="NAME | Service account to create and to bind to the roles",
+    service_account="NAME | Service account that gets the roles",
     namespace="NAME | Namespace of the service account; else default",
 )
 async def rbac(  # noqa: C901 - one straight line

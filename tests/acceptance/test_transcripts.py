@@ -4,15 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.doc_page import steps
+from tests.support.cli.doc_page import ports, steps
 from tests.support.cli.doc_reader import Reader
 from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 TRANSCRIPTS = sorted(Path(__file__).with_name("transcripts").glob("*.md"))
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.stem)
 async def test_a_transcript(transcript: Path, folder: Path, nats_server: NatsServer) -> None:
-    async with Reader(folder, nats_server.url, {}) as reader:
+    free = {port: free_port() for port in ports(transcript)}
+    async with Reader(folder, nats_server.url, free) as reader:
         for step in steps(transcript):
             await reader.run(step)

@@ -14,9 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tests.benchmarks import (
-    bench_cluster,
     bench_cold,
-    bench_console,
     bench_console_page,
     bench_faults,
     bench_help,
@@ -66,12 +64,10 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "stall": bench_stall.run,
     "faults": bench_faults.run,
     "kube": bench_kube.run,
-    "console": bench_console.run,
     "console-page": bench_console_page.run,
     "help": bench_help.run,
     "hooks": bench_hooks.run,
     "queue": queue,
-    "cluster": bench_cluster.run,
     "shards": bench_shards.run,
     "members": bench_members.run,
 }

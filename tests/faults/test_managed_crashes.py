@@ -227,10 +227,7 @@ async def test_only_a_crash_during_creation_needs_a_person_if_the_cloud_gives_th
 
 @pytest.mark.parametrize("by_key", [True, False])
 @pytest.mark.parametrize("seed", range(100))
-async def test_repeatedly_killed_processes_converge(
-    seed: int,
-    by_key: bool,  # noqa: FBT001 - a parameter
-) -> None:
+async def test_repeatedly_killed_processes_converge(seed: int, *, by_key: bool) -> None:
     random_calls = random.Random(seed)
     world = World(in_nats(), by_key=by_key, fate=Fate(random_calls.randrange(12)))
     world.die_again(lambda: random_calls.randrange(1, 40))
@@ -242,10 +239,7 @@ async def test_repeatedly_killed_processes_converge(
 
 @pytest.mark.parametrize("head_start", range(40))
 @pytest.mark.parametrize("by_key", [True, False])
-async def test_two_concurrent_processes_create_one_disk(
-    head_start: int,
-    by_key: bool,  # noqa: FBT001 - a parameter
-) -> None:
+async def test_two_concurrent_processes_create_one_disk(head_start: int, *, by_key: bool) -> None:
     """Two processes that both believe to lead reconcile the same object."""
     first = Play(by_key=by_key)
     first.cloud.takes_s = {"create": 5.0}

@@ -61,8 +61,7 @@ async def test_doctor_reports_a_server_that_fails_after_the_first_response() -> 
 
 @pytest.mark.parametrize(("optional", "result"), [(True, Result.WARNING), (False, Result.FAILED)])
 async def test_doctor_reports_an_api_group_whose_own_server_is_gone(
-    optional: bool,  # noqa: FBT001 - a parameter of the test
-    result: Result,
+    result: Result, *, optional: bool
 ) -> None:
     class Things(WebApps):
         nodes = tertiary(kube("metrics.k8s.io/v1beta1", "NodeMetrics", optional=optional))

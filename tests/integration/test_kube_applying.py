@@ -129,10 +129,7 @@ def path(kind: str, namespace: str, name: str = "shop") -> str:
 @pytest.mark.parametrize("kind", NORMALISED)
 @pytest.mark.parametrize("metadata_only", [False, True])
 async def test_a_restart_writes_nothing(
-    kube_server: KubeServer,
-    kube_namespace: str,
-    kind: str,
-    metadata_only: bool,  # noqa: FBT001 - a parameter of the test
+    kube_server: KubeServer, kube_namespace: str, kind: str, *, metadata_only: bool
 ) -> None:
     version, manifest = NORMALISED[kind]
     declared = kube(version, kind, namespace=kube_namespace, metadata_only=metadata_only)
@@ -153,9 +150,7 @@ async def test_a_restart_writes_nothing(
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_an_object_that_somebody_scaled_is_scaled_back(
-    kube_server: KubeServer,
-    kube_namespace: str,
-    restarted: bool,  # noqa: FBT001 - a parameter of the test
+    kube_server: KubeServer, kube_namespace: str, *, restarted: bool
 ) -> None:
     kind, nats = kube("apps/v1", "Deployment", namespace=kube_namespace), MemoryStores()
     await put(nats, NORMALISED["Deployment"][1])

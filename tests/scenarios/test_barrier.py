@@ -13,6 +13,7 @@ from tests.support.controllers.app_controller import (
     SlowStores,
     app_client,
     edit,
+    running_apps,
 )
 
 
@@ -41,13 +42,12 @@ class Counting(Apps):
 async def test_a_handler_sees_its_own_writes_if_the_watches_lag() -> None:
     controller, stores = Counting(), SlowStores()
     stores.store(APPS).lag_s = stores.store(PARTS).lag_s = 3.0
-    async with running(controller, stores=stores) as harness:
-        client = app_client(harness)
+    async with running_apps(controller, stores=stores) as client:
         await client.app("shop")
         for _ in range(20):
             await asyncio.sleep(0.5)
-            harness.runtime.enqueue_key("shop", Operation.MANUAL)
-        await harness.run_until_idle()
+            client.runtime.enqueue_key("shop", Operation.MANUAL)
+        await client.idle()
 
     assert len(controller.seen) > 3
     assert controller.seen == [(number, number) for number in range(len(controller.seen))]
@@ -70,13 +70,12 @@ async def test_a_handler_sees_its_own_writes_if_their_answers_are_lost() -> None
 
 async def test_a_barrier_timeout_reads_newer_writes_of_others_from_the_store() -> None:
     controller, stores = Counting(), SlowStores()
-    async with running(controller, stores=stores) as harness:
-        client = app_client(harness)
+    async with running_apps(controller, stores=stores) as client:
         with stores.store(PARTS).held_up():
             await client.app("shop")
             await asyncio.sleep(1)
             await edit(client.parts, "shop", "spec", "text", to="100")
-            harness.runtime.enqueue_key("shop", Operation.MANUAL)
+            client.runtime.enqueue_key("shop", Operation.MANUAL)
             await asyncio.sleep(30)
             assert controller.seen == [(0, 0), (100, 1)]
 
@@ -86,13 +85,10 @@ async def test_a_key_that_waits_for_its_writes_does_not_block_other_keys() -> No
         workers = 2
 
     controller, stores = Single(), SlowStores()
-    async with running(controller, stores=stores) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop", stores=stores) as client:
         with stores.store(PARTS).held_up():
             for _ in range(2):
-                harness.runtime.enqueue_key("shop", Operation.MANUAL)
+                client.runtime.enqueue_key("shop", Operation.MANUAL)
                 await asyncio.sleep(0.1)
             controller.syncs.clear()
             await client.app("bar")
@@ -156,8 +152,7 @@ async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> N
             return None
 
     controller, stores = OtherKeyReader(), SlowStores()
-    async with running(controller, stores=stores) as harness:
-        client = app_client(harness)
+    async with running_apps(controller, stores=stores) as client:
         with stores.store(PARTS).held_up():
             await client.app("writer")
             await asyncio.sleep(1)

@@ -7,10 +7,17 @@ import pytest
 
 from natsctl.testing import MemoryStores, running
 from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
-from tests.scenarios.test_garbage import LONG, OVER, converged
+from tests.scenarios.test_garbage import LONG, OVER
 from tests.scenarios.test_installations import configs
 from tests.scenarios.test_kube_secondaries import Sites, site
-from tests.support.controllers.app_controller import AppClient, Apps, document, edit, put
+from tests.support.controllers.app_controller import (
+    AppClient,
+    Apps,
+    document,
+    edit,
+    put,
+    running_apps,
+)
 from tests.support.stores import documents
 
 OWNER_KEY = "natsctl.io/owner-key"
@@ -32,8 +39,7 @@ EDITS = [("annotations",), ("labels",), ("labels", "annotations")]
 
 @pytest.mark.parametrize("places", EDITS)
 async def test_an_edited_owner_is_restored(places: tuple[str, ...]) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
         uid = (await document(client.parts, "shop.main"))["metadata"]["uid"]
         await name_owner(client, "shop.main", "nobody", *places)
         await asyncio.sleep(OVER)
@@ -43,10 +49,9 @@ async def test_an_edited_owner_is_restored(places: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("named", ["bar", "deleted"])
 async def test_an_edited_annotation_does_not_change_the_owner(named: str) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar", "deleted")
+    async with running_apps(Apps(), "shop", "bar", "deleted") as client:
         await client.apps.delete("deleted")
-        await harness.run_until_idle()
+        await client.idle()
         uid = (await document(client.parts, "shop.main"))["metadata"]["uid"]
         await name_owner(client, "shop.main", named, "annotations")
         await asyncio.sleep(OVER)
@@ -61,13 +66,12 @@ async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan(
                 raise RuntimeError("not now")
             return await super().sync_handler(key)
 
-    async with running(controller := Failing()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(controller := Failing(), "shop", "bar") as client:
         controller.syncs += ["more"] * 5
         await name_owner(client, "shop.main", "nobody", "labels", "annotations")
         await asyncio.sleep(LONG)
         assert client.part_keys == ["bar.main", "shop.main"]
-        (orphan,) = (await harness.runtime.garbage_plan()).orphans
+        (orphan,) = (await client.runtime.garbage_plan()).orphans
         assert orphan.held == "its owner was shop before an edit"
 
 

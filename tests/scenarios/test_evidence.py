@@ -8,14 +8,14 @@ import pytest
 
 from natsctl import GarbagePlan, Orphan, kv
 from natsctl.testing import MemoryStores, running
-from tests.scenarios.test_garbage import GC_INTERVAL_S, LONG, OVER, converged, owned_by, plan, put  # type: ignore[attr-defined]
+from tests.scenarios.test_garbage import GC_INTERVAL_S, LONG, OVER, owned_by, plan, put  # type: ignore[attr-defined]
 from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
     configs,
     installation,
     two_systems,
 )
 from tests.scenarios.test_kube_secondaries import Sites, site
-from tests.support.controllers.app_controller import AppClient, Apps, document
+from tests.support.controllers.app_controller import AppClient, Apps, document, running_apps
 
 MEMORY = kv(bytes, bucket="natsctl")  # has the record of what garbage collection saw
 KEYS = tuple(f"app-{number}" for number in range(8))
@@ -24,8 +24,7 @@ PARTS_OF_KEYS = sorted(f"{key}.main" for key in KEYS)
 
 async def stopped_after_a_gc_cycle(*keys: str) -> AppClient:
     """Run a controller with these apps and one GC cycle, stop it, and return a client."""
-    async with running(Apps()) as harness:
-        client = await converged(harness, *keys)
+    async with running_apps(Apps(), *keys) as client:
         await asyncio.sleep(GC_INTERVAL_S)
     return client
 
@@ -55,10 +54,9 @@ async def test_garbage_is_not_collected_without_a_gc_record_until_a_user_accepts
 
 
 async def test_a_restored_older_copy_is_detected_after_a_restart() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS[:5])
+    async with running_apps(Apps(), *KEYS[:5]) as client:
         backup = client.apps.backup()
-        await converged(harness, *KEYS[5:])
+        await client.synced(*KEYS[5:])
         await asyncio.sleep(GC_INTERVAL_S)
     client.apps.restore(backup)
     for _ in range(2):
@@ -69,16 +67,15 @@ async def test_a_restored_older_copy_is_detected_after_a_restart() -> None:
 
 
 async def test_a_restored_older_copy_stays_detected_over_a_restart() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS[:5])
+    async with running_apps(Apps(), *KEYS[:5]) as client:
         backup = client.apps.backup()
-        await converged(harness, *KEYS[5:])
+        await client.synced(*KEYS[5:])
         await asyncio.sleep(GC_INTERVAL_S)
         client.apps.restore(backup)
         await asyncio.sleep(2 * GC_INTERVAL_S)
         for number in range(100):  # until the revision is above the one of the GC record
             await client.app("app-0", f"text {number}")
-            await harness.run_until_idle()
+            await client.idle()
     async with running(Apps(), stores=client.stores) as harness:
         await asyncio.sleep(LONG)
         assert client.part_keys == PARTS_OF_KEYS
@@ -86,12 +83,11 @@ async def test_a_restored_older_copy_stays_detected_over_a_restart() -> None:
 
 
 async def test_a_delete_marker_of_a_restored_copy_is_no_proof_after_a_restart() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
         await client.apps.delete("shop")
-        await harness.run_until_idle()
+        await client.idle()
         backup = client.apps.backup()
-        await converged(harness, "shop")
+        await client.synced("shop")
         await asyncio.sleep(GC_INTERVAL_S)
     client.apps.restore(backup)
     async with running(Apps(), stores=client.stores):
@@ -100,22 +96,20 @@ async def test_a_delete_marker_of_a_restored_copy_is_no_proof_after_a_restart() 
 
 
 async def test_a_delete_marker_of_a_restored_copy_is_no_proof_for_a_running_daemon() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
         await client.apps.delete("shop")
-        await harness.run_until_idle()
+        await client.idle()
         backup = client.apps.backup()
-        await converged(harness, "shop")
+        await client.synced("shop")
         client.apps.restore(backup)
         await asyncio.sleep(LONG)
         assert client.part_keys == ["bar.main", "shop.main"]
 
 
 async def test_a_restored_copy_from_before_the_stop_is_detected() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         backup = client.apps.backup()
-        await converged(harness, "bar")  # and the controller stops before the next GC cycle
+        await client.synced("bar")  # and the controller stops before the next GC cycle
     client.apps.restore(backup)
     async with running(Apps(), stores=client.stores):
         await asyncio.sleep(LONG)
@@ -123,8 +117,7 @@ async def test_a_restored_copy_from_before_the_stop_is_detected() -> None:
 
 
 async def test_the_gc_record_has_each_revision_soon(caplog: pytest.LogCaptureFixture) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         memory = client.stores.store(MEMORY)
         for text in ("one", "two"):
             await client.app("shop", text)
@@ -137,14 +130,13 @@ async def test_the_gc_record_has_each_revision_soon(caplog: pytest.LogCaptureFix
 async def test_an_older_copy_before_an_orderly_stop_deletes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS[:6])
+    async with running_apps(Apps(), *KEYS[:6]) as client:
         await asyncio.sleep(GC_INTERVAL_S)
         await client.app("app-0", "newer than the GC record")
         backup = client.apps.backup()
-        await converged(harness, *KEYS[6:])
+        await client.synced(*KEYS[6:])
         client.apps.restore(backup)
-        await harness.run_until_idle()  # and the controller stops before the next GC cycle
+        await client.idle()  # and the controller stops before the next GC cycle
     for _ in range(2):
         async with running(Apps(), stores=client.stores) as harness:
             await asyncio.sleep(LONG)
@@ -154,12 +146,11 @@ async def test_an_older_copy_before_an_orderly_stop_deletes_nothing(
 
 
 async def test_a_deletion_since_an_older_copy_was_restored_is_collected_over_restarts() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS[:6])
+    async with running_apps(Apps(), *KEYS[:6]) as client:
         backup = client.apps.backup()
-        await converged(harness, *KEYS[6:])
+        await client.synced(*KEYS[6:])
         client.apps.restore(backup)
-        await harness.run_until_idle()
+        await client.idle()
     await client.apps.delete("app-0")
     async with running(Apps(), stores=client.stores) as harness:
         await harness.run_until_idle()
@@ -182,16 +173,15 @@ async def test_a_watched_deletion_is_collected_while_other_collection_is_refused
 
 
 async def test_collection_resumes_once_every_owner_is_back() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS)
+    async with running_apps(Apps(), *KEYS) as client:
         await asyncio.sleep(GC_INTERVAL_S)
         client.apps.recreate()
         await asyncio.sleep(OVER)
-        assert harness.runtime.garbage_held
+        assert client.runtime.garbage_held
         for key in KEYS:
             await client.app(key)
         await asyncio.sleep(GC_INTERVAL_S)
-        assert harness.runtime.garbage_held == ""
+        assert client.runtime.garbage_held == ""
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(OVER)
         assert client.part_keys == PARTS_OF_KEYS
@@ -209,8 +199,7 @@ async def test_a_gc_record_of_natsctl_0_1_is_accepted() -> None:
 
 
 async def test_the_gc_record_is_not_written_after_convergence() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS)
+    async with running_apps(Apps(), *KEYS) as client:
         await asyncio.sleep(2 * GC_INTERVAL_S)
         before = client.stores.store(MEMORY).writes
         await asyncio.sleep(LONG)
@@ -218,12 +207,11 @@ async def test_the_gc_record_is_not_written_after_convergence() -> None:
 
 
 async def test_the_gc_record_is_written_at_most_once_a_second() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         before = client.stores.store(MEMORY).writes
         for number in range(200):
             await client.app("shop", f"text {number}")
-            await harness.run_until_idle()
+            await client.idle()
         elapsed_s = asyncio.get_running_loop().time()
         assert client.stores.store(MEMORY).writes - before <= elapsed_s
 
@@ -243,8 +231,7 @@ async def test_the_gc_record_is_written_at_most_once_a_second() -> None:
 async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
     count: int, cycle_s: float, empty_s: float, survivor: str
 ) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS[:count])
+    async with running_apps(Apps(), *KEYS[:count]) as client:
         await asyncio.sleep(cycle_s)
         client.apps.vanish(*KEYS[:count])
         if empty_s:
@@ -254,12 +241,11 @@ async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
         client.apps.break_watches()
         await asyncio.sleep(LONG)
         assert set(PARTS_OF_KEYS[:count]) <= set(client.part_keys)
-        assert (await plan(harness)).refused
+        assert (await plan(client)).refused
 
 
 async def test_owners_that_vanish_are_compared_with_those_that_deletions_left() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *KEYS)
+    async with running_apps(Apps(), *KEYS) as client:
         for key in KEYS[4:]:
             await client.apps.delete(key)
         await asyncio.sleep(2 * GC_INTERVAL_S)
@@ -267,7 +253,7 @@ async def test_owners_that_vanish_are_compared_with_those_that_deletions_left() 
         client.apps.break_watches()
         await asyncio.sleep(LONG)
         assert client.part_keys == PARTS_OF_KEYS[:4]
-        assert "3 of 4 owners vanished" in (await plan(harness)).refused
+        assert "3 of 4 owners vanished" in (await plan(client)).refused
 
 
 # ---- an applied plan
@@ -285,9 +271,8 @@ async def forged(client: AppClient, key: str, owner: str) -> GarbagePlan:
 
 @pytest.mark.parametrize("owner", ["shop", "nobody"])
 async def test_an_applied_plan_keeps_an_object_whose_owner_exists(owner: str) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
-        outcome = await harness.runtime.garbage_apply(await forged(client, "shop.main", owner))
+    async with running_apps(Apps(), "shop") as client:
+        outcome = await client.runtime.garbage_apply(await forged(client, "shop.main", owner))
         (kept,) = outcome.kept
         assert kept.reason in {
             "its owner shop exists",
@@ -300,14 +285,13 @@ async def test_an_applied_plan_keeps_an_object_whose_owner_exists(owner: str) ->
 async def test_an_applied_plan_keeps_an_object_of_another_revision_or_uid(
     change: dict[str, object],
 ) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
-        planned = await plan(harness)
+        planned = await plan(client)
         orphan = msgspec.structs.replace(planned.orphans[0], **change)
         changed = msgspec.structs.replace(planned, orphans=(orphan,))
-        outcome = await harness.runtime.garbage_apply(changed)
+        outcome = await client.runtime.garbage_apply(changed)
         assert outcome.kept[0].reason.startswith("it changed")
         assert client.part_keys == ["lost", "shop.main"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl import StoreMissingError, UsageError, finalized, kv
-from natsctl.testing import Harness, running
+from natsctl.testing import running
 from tests.support.controllers.app_controller import (
     App,
     AppClient,
@@ -16,6 +16,7 @@ from tests.support.controllers.app_controller import (
     app_client,
     document,
     put,
+    running_apps,
 )
 
 OURS, THEIRS = "example.com/world", "example.com/theirs"
@@ -58,14 +59,6 @@ class Builders(Apps):
         return None
 
 
-async def built(harness: Harness, *keys: str) -> AppClient:
-    client = app_client(harness)
-    for key in keys:
-        await client.app(key)
-    await harness.run_until_idle()
-    return client
-
-
 async def finalizers(client: AppClient, key: str) -> list[str]:
     names: list[str] = (await document(client.apps, key))["metadata"]["finalizers"]
     return names
@@ -73,9 +66,7 @@ async def finalizers(client: AppClient, key: str) -> list[str]:
 
 async def test_the_finalizer_is_stored_before_apply_is_called() -> None:
     world = ExternalSystem()
-    async with running(Builders(world)) as harness:
-        client = await built(harness, "shop")
-
+    async with running_apps(Builders(world), "shop") as client:
         assert world.applied == [("shop", True)]
         assert await finalizers(client, "shop") == [OURS]
 
@@ -83,13 +74,12 @@ async def test_the_finalizer_is_stored_before_apply_is_called() -> None:
 async def test_a_deleted_object_is_marked_then_cleaned_up_then_removed() -> None:
     world = ExternalSystem()
     controller = Builders(world)
-    async with running(controller) as harness:
-        client = await built(harness, "shop")
+    async with running_apps(controller, "shop") as client:
         await controller.apps.delete("shop")
         marked = await document(client.apps, "shop")
         assert marked["metadata"]["deletionTimestamp"]
         assert world.things == {"shop": "hi"}
-        await harness.run_until_idle()
+        await client.idle()
 
         assert (world.cleaned, world.things) == ([("shop", "hi")], {})
         assert (client.apps.keys(), client.parts.keys()) == ([], [])
@@ -137,18 +127,17 @@ async def test_finalizers_of_others_are_kept_and_delay_the_removal() -> None:
 async def test_an_object_is_kept_while_its_cleanup_fails() -> None:
     world = ExternalSystem()
     controller = Builders(world)
-    async with running(controller) as harness:
-        client = await built(harness, "shop")
+    async with running_apps(controller, "shop") as client:
         world.failure = RuntimeError("the external system does not respond")
         await controller.apps.delete("shop")
         await asyncio.sleep(60)
         assert client.apps.keys() == ["shop"]
         assert await finalizers(client, "shop") == [OURS]
         assert client.parts.keys() == ["shop.main"]
-        assert "does not respond" in harness.runtime.status().failing["shop"]
+        assert "does not respond" in client.runtime.status().failing["shop"]
 
         world.failure = None
-        await harness.run_until_idle()
+        await client.idle()
         assert (client.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
 
 
@@ -157,10 +146,9 @@ async def test_an_object_deleted_despite_its_finalizer_is_cleaned_up_with_its_la
     *, purge: bool
 ) -> None:
     world = ExternalSystem()
-    async with running(Builders(world)) as harness:
-        client = await built(harness, "shop", "bar")
+    async with running_apps(Builders(world), "shop", "bar") as client:
         await client.apps.delete("shop", purge=purge)
-        await harness.run_until_idle()
+        await client.idle()
 
         assert world.cleaned == [("shop", "hi")]
         assert world.things == {"bar": "hi"}
@@ -169,8 +157,9 @@ async def test_an_object_deleted_despite_its_finalizer_is_cleaned_up_with_its_la
 
 async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> None:
     world = ExternalSystem()
-    async with running(Builders(world)) as harness:
-        client = await built(harness, "shop", "bar")
+    async with running_apps(Builders(world), "shop", "bar") as client:
+        pass
+
     await client.apps.delete("shop")
     for _ in range(3):
         async with running(Builders(world), stores=client.stores) as harness:
@@ -182,8 +171,7 @@ async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> No
 
 async def test_a_failed_cleanup_is_repeated_by_the_next_runtime() -> None:
     world = ExternalSystem()
-    async with running(Builders(world)) as harness:
-        client = await built(harness, "shop")
+    async with running_apps(Builders(world), "shop") as client:
         world.failure = RuntimeError("not yet")
         await client.apps.delete("shop")
         await asyncio.sleep(1)
@@ -197,9 +185,9 @@ async def test_a_failed_cleanup_is_repeated_by_the_next_runtime() -> None:
 
 async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:
     world = ExternalSystem()
-    client = None
-    async with running(Apps()) as harness:
-        client = await built(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
+        pass
+
     await client.apps.delete("shop")
     builders = Builders(world)
     builders.name = Apps.name  # the same controller, in a later version
@@ -213,8 +201,7 @@ async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:
 @pytest.mark.parametrize("loss", ["recreated", "purged by an administrator", "missing"])
 async def test_an_object_lost_without_a_delete_marker_is_not_cleaned_up(loss: str) -> None:
     world = ExternalSystem()
-    async with running(Builders(world)) as harness:
-        client = await built(harness, "shop")
+    async with running_apps(Builders(world), "shop") as client:
         if loss == "recreated":
             client.apps.recreate()
         elif loss == "missing":

@@ -23,11 +23,12 @@ from tests.support.controllers.app_controller import (
     PARTS,
     AppClient,
     Apps,
+    RunningApps,
     SlowStores,
-    app_client,
     document,
     edit,
     put,
+    running_apps,
 )
 
 MEMORY = kv(bytes, bucket="natsctl")  # has the record of what garbage collection saw
@@ -43,16 +44,8 @@ def owned_by(key: str, kind: str = "App.apps", **more_metadata: Any) -> dict[str
     return {"metadata": metadata, "spec": {"text": "left"}}
 
 
-async def converged(harness: Harness, *keys: str) -> AppClient:
-    client = app_client(harness)
-    for key in keys:
-        await client.app(key)
-    await harness.run_until_idle()
-    return client
-
-
-async def plan(harness: Harness) -> GarbagePlan:
-    return await harness.runtime.garbage_plan()
+async def plan(running: Harness | RunningApps) -> GarbagePlan:
+    return await running.runtime.garbage_plan()
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -63,12 +56,11 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_secondary_of_an_unknown_owner_is_collected_after_the_grace_period() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
 
-        (orphan,) = (await plan(harness)).orphans
+        (orphan,) = (await plan(client)).orphans
         assert (orphan.kind, orphan.key, orphan.owner) == ("Part.parts", "lost", "nobody")
         assert "does not exist" in orphan.reason
         assert (orphan.proven, orphan.due) == (False, False)
@@ -77,12 +69,11 @@ async def test_a_secondary_of_an_unknown_owner_is_collected_after_the_grace_peri
         assert client.parts.keys() == ["lost", "shop.main"]
         await asyncio.sleep(GC_INTERVAL_S + 2)
         assert client.parts.keys() == ["shop.main"]
-        assert (await plan(harness)).orphans == ()
+        assert (await plan(client)).orphans == ()
 
 
 async def test_the_grace_period_restarts_with_every_start() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(GRACE_S - 10)
     async with running(Apps(), stores=client.stores):
@@ -93,8 +84,7 @@ async def test_the_grace_period_restarts_with_every_start() -> None:
 
 
 async def test_an_orphan_whose_owner_appears_within_the_grace_period_is_kept() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "late.main", owned_by("late"))
         await asyncio.sleep(GRACE_S - 1)
         await client.app("late")
@@ -114,12 +104,11 @@ async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_rec
             return None
 
     controller = Failing()
-    async with running(controller) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(controller, "shop", "bar") as client:
         await client.apps.delete("shop")
         await asyncio.sleep(OVER)
         assert client.parts.keys() == ["bar.main", "shop.main"]
-        (orphan,) = (await plan(harness)).orphans
+        (orphan,) = (await plan(client)).orphans
         assert (orphan.proven, "was deleted at revision" in orphan.reason) == (True, True)
         controller.broken = False
         await asyncio.sleep(OVER)
@@ -131,14 +120,13 @@ async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_rec
 
 async def test_a_stale_cache_of_primaries_collects_nothing() -> None:
     stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop", stores=stores) as client:
         with stores.store(APPS).held_up():
             await client.app("unseen")
             await put(client.parts, "unseen.main", owned_by("unseen"))
             await asyncio.sleep(LONG)
             assert client.parts.keys() == ["shop.main", "unseen.main"]
-            assert (await plan(harness)).orphans == ()
+            assert (await plan(client)).orphans == ()
 
 
 async def test_an_owner_created_before_the_collecting_sync_keeps_its_secondaries() -> None:
@@ -153,8 +141,7 @@ async def test_an_owner_created_before_the_collecting_sync_keeps_its_secondaries
 
         sync_timeout_s = 2000.0
 
-    async with running(Busy()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Busy(), "shop") as client:
         await put(client.parts, "back.main", owned_by("back"))
         await asyncio.sleep(GRACE_S - 5)
         await client.app("busy")  # occupies the only worker while a GC cycle enqueues `back`
@@ -176,8 +163,7 @@ async def test_a_gc_request_collects_nothing_after_owners_vanished() -> None:
                 await asyncio.sleep(1000)
             return await super().sync_handler(key)
 
-    async with running(Busy()) as harness:
-        client = await converged(harness, "a", "b", "c")
+    async with running_apps(Busy(), "a", "b", "c") as client:
         await put(client.parts, "gone.main", owned_by("gone"))
         await asyncio.sleep(GRACE_S - 5)
         await client.app("busy")  # occupies the only worker while a GC cycle enqueues `gone`
@@ -187,7 +173,7 @@ async def test_a_gc_request_collects_nothing_after_owners_vanished() -> None:
         await asyncio.sleep(2000)
 
         assert "gone.main" in client.part_keys
-        assert "3 of 4 owners vanished" in (await plan(harness)).refused
+        assert "3 of 4 owners vanished" in (await plan(client)).refused
 
 
 async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -> None:
@@ -200,12 +186,11 @@ async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -
             return await super().sync_handler(key)
 
     controller = FailingOnce()
-    async with running(controller) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(controller, "shop") as client:
         await put(client.parts, "back.main", owned_by("back"))
         await asyncio.sleep(OVER)  # `back` is enqueued, but its syncs fail
         await client.app("back")
-        await harness.run_until_idle()
+        await client.idle()
         controller.failing = False
         client.apps.recreate()
         await asyncio.sleep(LONG)
@@ -229,8 +214,7 @@ async def test_the_grace_period_of_an_orphan_restarts_if_the_bucket_is_recreated
             return await super().sync_handler(key)
 
     controller = Busy()
-    async with running(controller) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(controller, "shop") as client:
         await put(client.parts, "lost.main", owned_by("lost"))
         await asyncio.sleep(GRACE_S - 5)
         await client.app("busy")  # occupies the only worker while a GC cycle enqueues `lost`
@@ -239,9 +223,9 @@ async def test_the_grace_period_of_an_orphan_restarts_if_the_bucket_is_recreated
         for key in ("shop", "busy"):
             await client.app(key)
         await asyncio.sleep(5)
-        await harness.runtime.garbage_accept()
+        await client.runtime.garbage_accept()
         controller.released.set()
-        await harness.run_until(lambda: "lost" in controller.syncs)
+        await client.harness.run_until(lambda: "lost" in controller.syncs)
         await asyncio.sleep(5)
         assert "lost.main" in client.part_keys
         await asyncio.sleep(OVER)
@@ -251,14 +235,13 @@ async def test_the_grace_period_of_an_orphan_restarts_if_the_bucket_is_recreated
 async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar", "baz")
+    async with running_apps(Apps(), "shop", "bar", "baz") as client:
         client.apps.recreate()
         await client.app("bar", "again")
         await asyncio.sleep(LONG)
 
         assert client.parts.keys() == ["bar.main", "baz.main", "shop.main"]
-        planned = await plan(harness)
+        planned = await plan(client)
         assert "was recreated since it was last seen" in planned.refused
         assert {orphan.key for orphan in planned.orphans} == {"baz.main", "shop.main"}
         (line,) = refusals(caplog)  # once, not at every GC cycle
@@ -267,20 +250,18 @@ async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_re
 
 
 async def test_a_bucket_recreated_before_its_watch_breaks_is_no_restored_copy() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
         await asyncio.sleep(GC_INTERVAL_S)
         client.apps.recreate()  # and the plan asks the bucket before the controller lists it again
-        assert "was recreated or restored since it was last seen" in (await plan(harness)).refused
+        assert "was recreated or restored since it was last seen" in (await plan(client)).refused
         await asyncio.sleep(LONG)
         assert client.parts.keys() == ["bar.main", "shop.main"]
-        assert "was recreated or restored since it was last seen" in (await plan(harness)).refused
+        assert "was recreated or restored since it was last seen" in (await plan(client)).refused
 
 
 async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first() -> None:
     stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar", stores=stores) as client:
         with stores.store(PARTS).held_up():
             await put(client.parts, "shop.main", owned_by("bar"))
             await client.apps.delete("shop")
@@ -289,8 +270,9 @@ async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first(
 
 
 async def test_a_bucket_recreated_while_no_process_ran_collects_nothing() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
+        pass
+
     client.apps.recreate()
     await client.app("bar")
     for _ in range(2):
@@ -301,15 +283,14 @@ async def test_a_bucket_recreated_while_no_process_ran_collects_nothing() -> Non
 
 
 async def test_a_bucket_whose_owners_all_vanished_collects_nothing() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
         await asyncio.sleep(GC_INTERVAL_S)
         client.apps.vanish("shop", "bar")
         client.apps.break_watches()
         await asyncio.sleep(LONG)
 
         assert client.parts.keys() == ["bar.main", "shop.main"]
-        assert "is empty, although owners were seen in it" in (await plan(harness)).refused
+        assert "is empty, although owners were seen in it" in (await plan(client)).refused
 
 
 async def test_an_empty_bucket_without_a_gc_record_collects_nothing() -> None:
@@ -334,12 +315,11 @@ class Reluctant(Apps):
 
 async def test_a_bucket_recreated_during_a_gc_cycle_collects_nothing() -> None:
     stores = SlowStores()
-    async with running(Reluctant(), stores=stores) as harness:
-        client = await converged(harness, "alive", "deleted")
+    async with running_apps(Reluctant(), "alive", "deleted", stores=stores) as client:
         await client.apps.delete("deleted")
         await asyncio.sleep(1)
         stores.store(APPS).answers_after_s = 5.0
-        cycle = asyncio.create_task(plan(harness))
+        cycle = asyncio.create_task(plan(client))
         await asyncio.sleep(1)  # the cycle has read the deleted owner, and no other
         stores.store(APPS).answers_after_s = 0.0
         client.apps.recreate()
@@ -347,16 +327,15 @@ async def test_a_bucket_recreated_during_a_gc_cycle_collects_nothing() -> None:
         await asyncio.sleep(LONG)
 
         assert client.part_keys.count("alive.main") == 1
-        assert "was recreated" in (await plan(harness)).refused
+        assert "was recreated" in (await plan(client)).refused
 
 
 async def test_owners_that_vanish_during_a_gc_cycle_keep_their_secondaries() -> None:
     stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar", stores=stores) as client:
         await asyncio.sleep(GC_INTERVAL_S)
         stores.store(MEMORY).answers_after_s = 5.0
-        cycle = asyncio.create_task(plan(harness))
+        cycle = asyncio.create_task(plan(client))
         await asyncio.sleep(1)  # the cycle has found no orphan, and reads the remembered state
         stores.store(MEMORY).answers_after_s = 0.0
         client.apps.vanish("shop", "bar")
@@ -365,19 +344,18 @@ async def test_owners_that_vanish_during_a_gc_cycle_keep_their_secondaries() -> 
         await asyncio.sleep(LONG)
 
         assert client.parts.keys() == ["bar.main", "shop.main"]
-        assert "is empty, although owners were seen in it" in (await plan(harness)).refused
+        assert "is empty, although owners were seen in it" in (await plan(client)).refused
 
 
 async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(controller, "shop") as client:
         cycles: list[asyncio.Task[GarbagePlan]] = []
         client.apps.recreate()
         for number in range(3000):
             await client.app(f"app-{number}", parts=())
         async with controller.apps.informer.subscribe(
-            lambda _: cycles or cycles.append(asyncio.create_task(plan(harness)))  # type: ignore[func-returns-value]
+            lambda _: cycles or cycles.append(asyncio.create_task(plan(client)))  # type: ignore[func-returns-value]
         ):
             cycles.clear()
             await asyncio.sleep(20)
@@ -385,27 +363,25 @@ async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() ->
         await asyncio.sleep(OVER)
 
         assert client.parts.keys() == ["shop.main"]
-        assert "was recreated" in (await plan(harness)).refused
+        assert "was recreated" in (await plan(client)).refused
 
 
 async def test_an_unreadable_bucket_collects_nothing() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
         for error in (StoreTimeoutError("no answer"), StoreMissingError("apps is missing")):
             client.apps.fail(error)
             await asyncio.sleep(LONG)
             assert client.parts.keys() == ["lost", "shop.main"]
-            assert str(error) in (await plan(harness)).refused
+            assert str(error) in (await plan(client)).refused
         client.apps.fail(None)
         await asyncio.sleep(OVER)
         assert client.parts.keys() == ["shop.main"]
 
 
 async def test_secondaries_of_another_owner_kind_are_never_collected() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "a", owned_by("nobody", kind="Other.apps"))
         await put(client.parts, "b", owned_by("nobody", kind="App.others"))
         await put(client.parts, "c", {"spec": {"text": "nobody's"}})
@@ -413,7 +389,7 @@ async def test_secondaries_of_another_owner_kind_are_never_collected() -> None:
         await asyncio.sleep(LONG)
 
         assert client.parts.keys() == ["a", "b", "c", "d", "shop.main"]
-        assert (await plan(harness)).orphans == ()
+        assert (await plan(client)).orphans == ()
 
 
 async def test_objects_of_another_controller_in_the_same_bucket_are_never_collected() -> None:
@@ -432,8 +408,10 @@ async def test_objects_of_another_controller_in_the_same_bucket_are_never_collec
 
     stores = MemoryStores()
     controller = Routes()
-    async with running(Apps(), stores=stores) as harness, running(controller, stores=stores):
-        client = await converged(harness, "shop")
+    async with (
+        running_apps(Apps(), "shop", stores=stores) as client,
+        running(controller, stores=stores),
+    ):
         await controller.routes.put("x", Route(spec={}))
         await asyncio.sleep(LONG)
         assert await client.texts() == {"shop.main": "hi", "route-x": "of a route"}
@@ -447,8 +425,7 @@ async def test_objects_of_another_controller_in_the_same_bucket_are_never_collec
 
 
 async def test_an_object_whose_owner_is_only_a_hash_is_not_collected() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         part = owned_by("x" * 80)
         part["metadata"]["labels"]["natsctl.io/owner-key"] = "h.abcdefghijklmnop"
         del part["metadata"]["annotations"]
@@ -456,12 +433,11 @@ async def test_an_object_whose_owner_is_only_a_hash_is_not_collected() -> None:
         await asyncio.sleep(LONG)
 
         assert client.parts.keys() == ["hashed", "shop.main"]
-        assert (await plan(harness)).orphans == ()
+        assert (await plan(client)).orphans == ()
 
 
 async def test_an_overwritten_orphan_is_not_collected() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "lost-1", owned_by("nobody"))
         await put(client.parts, "lost-2", owned_by("nobody"))
         await asyncio.sleep(1)
@@ -470,7 +446,7 @@ async def test_an_overwritten_orphan_is_not_collected() -> None:
         await asyncio.sleep(LONG)
 
         assert client.parts.keys() == ["lost-1", "lost-2", "shop.main"]
-        assert [orphan.owner for orphan in (await plan(harness)).orphans] == [""]  # only listed
+        assert [orphan.owner for orphan in (await plan(client)).orphans] == [""]  # only listed
 
 
 # ---- limits
@@ -484,16 +460,16 @@ async def lost(client: AppClient, count: int) -> None:
 async def test_more_orphans_than_share_max_need_a_user(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *(f"app-{number}" for number in range(20)))
+    keys = (f"app-{number}" for number in range(20))
+    async with running_apps(Apps(), *keys) as client:
         await lost(client, 11)
         await asyncio.sleep(LONG)
 
         assert len(client.parts.keys()) == 31
-        planned = await plan(harness)
+        planned = await plan(client)
         assert "11 of 31 objects would go, more than 30%" in planned.refused
         assert len(refusals(caplog)) == 1
-        assert len((await harness.runtime.garbage_apply(planned)).orphans) == 11
+        assert len((await client.runtime.garbage_apply(planned)).orphans) == 11
         assert len(client.parts.keys()) == 20
 
 
@@ -506,13 +482,13 @@ async def test_up_to_share_from_orphans_are_collected_whatever_their_share() -> 
 
 
 async def test_exactly_share_max_of_orphans_are_collected_and_invalid_ones_are_none() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, *(f"app-{number}" for number in range(28)))
+    keys = (f"app-{number}" for number in range(28))
+    async with running_apps(Apps(), *keys) as client:
         await lost(client, 12)
         await put(client.parts, "broken", owned_by("nobody") | {"spec": {"text": "left"}})
         await put(client.parts, "broken", b"no JSON")
         await asyncio.sleep(1)
-        assert len((await plan(harness)).orphans) == 12
+        assert len((await plan(client)).orphans) == 12
         await asyncio.sleep(OVER)
 
         assert len(client.parts.keys()) == 29
@@ -523,12 +499,11 @@ async def test_more_orphans_than_count_max_need_a_user() -> None:
     class Careful(Apps):
         garbage = GarbageLimits(count_max=3, share_max=1.0)
 
-    async with running(Careful()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Careful(), "shop") as client:
         await lost(client, 4)
         await asyncio.sleep(LONG)
         assert len(client.parts.keys()) == 5
-        assert "4 objects would go, more than 3 at once" in (await plan(harness)).refused
+        assert "4 objects would go, more than 3 at once" in (await plan(client)).refused
 
         await client.parts.delete("lost-0")
         await asyncio.sleep(OVER)
@@ -539,75 +514,71 @@ async def test_more_orphans_than_count_max_need_a_user() -> None:
 
 
 async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar", "baz", "qux")
+    async with running_apps(Apps(), "shop", "bar", "baz", "qux") as client:
         client.apps.recreate()
         await client.app("bar")
         await asyncio.sleep(30)
-        planned = await plan(harness)
+        planned = await plan(client)
         assert {orphan.key for orphan in planned.orphans} == {"shop.main", "baz.main", "qux.main"}
         await edit(client.parts, "shop.main", "spec", "text", to="changed since")
         await client.app("baz")
-        removed = await harness.runtime.garbage_apply(planned)
+        removed = await client.runtime.garbage_apply(planned)
 
         assert [orphan.key for orphan in removed.orphans] == ["qux.main"]
         reasons = {kept.orphan.key: kept.reason for kept in removed.kept}
         assert reasons["baz.main"] == "its owner baz exists"
         assert reasons["shop.main"].startswith("it changed: ")
-        await harness.run_until_idle()
+        await client.idle()
         assert client.parts.keys() == ["bar.main", "baz.main", "shop.main"]
 
 
 async def test_an_owner_created_while_a_plan_is_applied_gets_its_secondaries_back() -> None:
     stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar", stores=stores) as client:
         part = await document(client.parts, "shop.main")
         client.apps.recreate()
         await client.app("bar")
         await asyncio.sleep(30)
-        planned = await plan(harness)
+        planned = await plan(client)
         stores.store(APPS).answers_after_s = 5.0
-        applying = asyncio.create_task(harness.runtime.garbage_apply(planned))
+        applying = asyncio.create_task(client.runtime.garbage_apply(planned))
         await asyncio.sleep(1)  # the command has read the owner, which did not exist
         stores.store(APPS).answers_after_s = 0.0
         await client.app("shop")
         await asyncio.sleep(1)
         assert await document(client.parts, "shop.main") == part
         assert [orphan.key for orphan in (await applying).orphans] == ["shop.main"]
-        await harness.run_until_idle()
+        await client.idle()
 
         assert await client.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
 async def test_a_plan_of_a_recreated_store_deletes_nothing() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness)
+    async with running_apps(Apps()) as client:
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
-        planned = await plan(harness)
+        planned = await plan(client)
         client.parts.recreate()
         await put(client.parts, "lost", owned_by("nobody"))  # the same key at the same revision
         await asyncio.sleep(30)
 
         with pytest.raises(UsageError, match="was recreated since the plan was made"):
-            await harness.runtime.garbage_apply(planned)
+            await client.runtime.garbage_apply(planned)
         assert client.parts.keys() == ["lost"]
 
 
 async def test_gc_cycles_resume_after_a_user_accepts_a_recreated_bucket() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
         client.apps.recreate()
         await client.app("bar")
         await asyncio.sleep(OVER)
-        await harness.runtime.garbage_apply(await plan(harness))
+        await client.runtime.garbage_apply(await plan(client))
         assert client.parts.keys() == ["bar.main"]
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(OVER)
 
         assert client.parts.keys() == ["bar.main"]
-        assert (await plan(harness)).refused == ""
+        assert (await plan(client)).refused == ""
 
 
 async def test_a_controller_can_override_garbage_secondaries() -> None:
@@ -621,8 +592,7 @@ async def test_a_controller_can_override_garbage_secondaries() -> None:
             if len(cycle_times) == 2:
                 raise RuntimeError("on purpose")
 
-    async with running(Own()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Own(), "shop") as client:
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(350)
         assert [round(time) for time in cycle_times] == [0, 100, 200, 300]
@@ -630,8 +600,7 @@ async def test_a_controller_can_override_garbage_secondaries() -> None:
 
 
 async def test_a_missing_bucket_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         client.apps.fail(StoreMissingError("apps is missing"))
         await asyncio.sleep(LONG)
         lines = [it.message for it in caplog.records if "collecting no garbage" in it.message]

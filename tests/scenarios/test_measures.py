@@ -17,6 +17,7 @@ from tests.support.controllers.app_controller import (
     app_client,
     edit,
     put,
+    running_apps,
 )
 from tests.support.controllers.disk_reconciler import DISKS, Disk
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
@@ -50,12 +51,11 @@ def counts(harness: Harness) -> Counts:
 
 
 async def test_the_measures_of_a_cache_count_its_objects() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         await client.app("shop", parts=("a", "b"))
         await put(client.apps, "bad", b"{}")
-        await harness.run_until_idle()
-        measures = harness.runtime.measures()
+        await client.idle()
+        measures = client.runtime.measures()
 
         apps, parts = cache(measures, "apps"), cache(measures, "parts")
         assert (apps.kind, apps.synced, apps.failure) == ("App.apps", True, "")
@@ -105,17 +105,14 @@ async def test_retries_count_towards_the_convergence_time() -> None:
 
 
 async def test_resyncs_status_writes_and_secondaries_do_not_count_as_changes() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        before = counts(harness)
+    async with running_apps(Apps(), "shop") as client:
+        before = counts(client.harness)
         await edit(client.apps, "shop", "status", "parts", to=7)
         await edit(client.parts, "shop.main", "spec", "text", to="by hand")
-        harness.runtime.resync()
-        await harness.run_until_idle()
-        assert counts(harness).succeeded > before.succeeded
-        assert counts(harness).convergence_s.count == before.convergence_s.count == 1
+        client.runtime.resync()
+        await client.idle()
+        assert counts(client.harness).succeeded > before.succeeded
+        assert counts(client.harness).convergence_s.count == before.convergence_s.count == 1
 
 
 async def test_permanent_failures_are_counted_separately_from_retried_failures() -> None:
@@ -132,49 +129,42 @@ async def test_permanent_failures_are_counted_separately_from_retried_failures()
 
 
 async def test_orphans_of_the_last_gc_cycle_are_counted_until_they_are_collected() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         for name in ("shop", "market"):
             await client.app(name)
-        await harness.run_until_idle()
+        await client.idle()
         client.apps.vanish("shop")
         client.apps.break_watches()
         await asyncio.sleep(A_MINUTE)
-        upkeep = harness.runtime.measures().upkeep
+        upkeep = client.runtime.measures().upkeep
         assert upkeep is not None
         assert (upkeep.orphans, upkeep.refused) == (1, False)
         await asyncio.sleep(3 * A_MINUTE)
-        upkeep = harness.runtime.measures().upkeep
+        upkeep = client.runtime.measures().upkeep
         assert upkeep is not None
         assert (client.part_keys, upkeep.orphans) == (["market.main"], 0)
 
 
 async def test_measures_report_a_refused_collection() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(Apps(), "shop") as client:
         await asyncio.sleep(A_MINUTE)
         client.apps.recreate()
         await asyncio.sleep(5 * A_MINUTE)
-        upkeep = harness.runtime.measures().upkeep
+        upkeep = client.runtime.measures().upkeep
         assert upkeep is not None
         assert (upkeep.orphans, upkeep.refused, client.part_keys) == (1, True, ["shop.main"])
 
 
 async def test_lags_returns_the_revisions_that_a_cache_is_behind() -> None:
     stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        assert await lags(harness.runtime.host.informers) == {"apps": 0, "parts": 0}
+    async with running_apps(Apps(), "shop", stores=stores) as client:
+        assert await lags(client.runtime.host.informers) == {"apps": 0, "parts": 0}
         with stores.store(APPS).held_up():
             for text in ("a", "b", "c"):
                 await client.app("shop", text=text)
-            assert await lags(harness.runtime.host.informers) == {"apps": 3, "parts": 0}
-        await harness.run_until_idle()
-        assert await lags(harness.runtime.host.informers) == {"apps": 0, "parts": 0}
+            assert await lags(client.runtime.host.informers) == {"apps": 3, "parts": 0}
+        await client.idle()
+        assert await lags(client.runtime.host.informers) == {"apps": 0, "parts": 0}
 
 
 async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> None:

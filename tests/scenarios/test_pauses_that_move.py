@@ -152,8 +152,7 @@ async def group(request: pytest.FixtureRequest, directory: Path) -> AsyncIterato
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_change_while_paused_and_moved_is_synced_once_by_the_next_holder(
-    group: Group,
-    killed: bool,  # noqa: FBT001 - pytest passes it
+    group: Group, *, killed: bool
 ) -> None:
     await edit(group.client.apps, "app0", *PAUSED, to=HELD.text)
     await edit(group.client.apps, "app0", "spec", "text", to="before")
@@ -171,8 +170,7 @@ async def test_a_change_while_paused_and_moved_is_synced_once_by_the_next_holder
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_deleted_paused_object_keeps_its_secondaries_over_moves(
-    group: Group,
-    killed: bool,  # noqa: FBT001 - pytest passes it
+    group: Group, *, killed: bool
 ) -> None:
     await edit(group.client.apps, "app0", *PAUSED, to=HELD.text)
     await asyncio.sleep(1)
@@ -228,9 +226,7 @@ def quarantined_keys(group: Group) -> list[str]:
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_quarantined_key_stays_quarantined_for_the_next_holder(
-    group: Group,
-    directory: Path,
-    killed: bool,  # noqa: FBT001 - pytest passes it
+    group: Group, directory: Path, *, killed: bool
 ) -> None:
     await quarantined(group, directory, "app0")
     group.forget_syncs()

@@ -18,6 +18,7 @@ from tests.support.controllers.app_controller import (
     document,
     edit,
     put,
+    running_apps,
 )
 
 A_SECOND = 1.0
@@ -25,10 +26,9 @@ OWNER_KEY = "natsctl.io/owner-key"
 
 
 async def test_a_primary_gets_its_secondaries_a_status_and_an_event() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         await client.app("shop", "hello", ("a", "b"))
-        await harness.run_until_idle()
+        await client.idle()
 
         assert await client.texts() == {"shop.a": "hello", "shop.b": "hello"}
         assert (await document(client.apps, "shop"))["status"] == {"parts": 2}
@@ -36,11 +36,7 @@ async def test_a_primary_gets_its_secondaries_a_status_and_an_event() -> None:
 
 
 async def test_a_secondary_names_its_owner() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-
+    async with running_apps(Apps(), "shop") as client:
         metadata = (await document(client.parts, "shop.main"))["metadata"]
         owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"}
         assert (metadata["labels"], metadata["annotations"]) == (owner, owner)
@@ -49,14 +45,13 @@ async def test_a_secondary_names_its_owner() -> None:
 
 
 async def test_deleting_a_primary_deletes_only_its_secondaries() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         await client.app("shop", parts=("a", "b"))
         await client.app("bar")
         await put(client.parts, "shop.theirs", {"spec": {"text": "not ours"}})
-        await harness.run_until_idle()
+        await client.idle()
         await client.apps.delete("shop")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert client.parts.keys() == ["bar.main", "shop.theirs"]
         assert client.events("shop")[-1] == ("Synced", '"shop" synced successfully (deleted)')
@@ -66,28 +61,22 @@ async def test_secondaries_of_a_deleted_primary_are_kept_with_the_orphan_policy(
     class Lenient(Apps):
         deletion_policy = "orphan"
 
-    async with running(Lenient()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(Lenient(), "shop") as client:
         await client.apps.delete("shop")
         await asyncio.sleep(3600)
 
         assert client.parts.keys() == ["shop.main"]
-        plan = await harness.runtime.garbage_plan()
+        plan = await client.runtime.garbage_plan()
         assert plan.orphans == ()
         assert "policy" in plan.refused
 
 
 async def test_unknown_fields_of_a_secondary_are_kept() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(Apps(), "shop") as client:
         await edit(client.parts, "shop.main", "spec", "note", to="theirs")
         await edit(client.parts, "shop.main", "status", "seen", to=True)
         await client.app("shop", "bye")
-        await harness.run_until_idle()
+        await client.idle()
 
         part = await document(client.parts, "shop.main")
         assert part["spec"] == {"text": "bye", "note": "theirs"}
@@ -109,10 +98,7 @@ async def test_unknown_fields_of_a_secondary_are_kept() -> None:
 async def test_an_overwritten_secondary_is_restored_within_a_second(
     value: bytes | dict[str, Any],
 ) -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(Apps(), "shop") as client:
         await put(client.parts, "shop.main", value)
         await asyncio.sleep(A_SECOND)
 
@@ -122,13 +108,11 @@ async def test_an_overwritten_secondary_is_restored_within_a_second(
 
 
 async def test_an_object_put_in_place_of_a_deleted_secondary_is_not_adopted() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(Apps(), "shop") as client:
+        pass
     await client.parts.delete("shop.main")
     await put(client.parts, "shop.main", {"spec": {"text": "theirs"}})
-    async with running(Apps(), stores=client.stores) as harness:
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(A_SECOND)
 
         assert await client.texts() == {"shop.main": "theirs"}
@@ -137,11 +121,10 @@ async def test_an_object_put_in_place_of_a_deleted_secondary_is_not_adopted() ->
 
 async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         for key in ("old", "new"):
             await client.app(key)
-        await harness.run_until_idle()
+        await client.idle()
         controller.syncs.clear()
 
         part = await document(client.parts, "old.main")
@@ -160,26 +143,22 @@ async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
 
 async def test_a_secondary_that_got_another_owner_unseen_is_not_overwritten() -> None:
     stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps(), stores=stores) as client:
         await client.app("shop", "old")
         await client.app("bar")
-        await harness.run_until_idle()
+        await client.idle()
         with stores.store(PARTS).held_up():
             for names in ("labels", "annotations"):
                 await edit(client.parts, "shop.main", "metadata", names, OWNER_KEY, to="bar")
             await client.app("shop", "new")
             await asyncio.sleep(A_SECOND)
             assert (await client.texts())["shop.main"] == "old"
-            assert "shop" in harness.runtime.status().failing
+            assert "shop" in client.runtime.status().failing
 
 
 async def test_a_secondary_that_changed_unseen_is_deleted_at_once() -> None:
     stores = SlowStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(Apps(), "shop", stores=stores) as client:
         with stores.store(PARTS).held_up():
             await edit(client.parts, "shop.main", "spec", "text", to="edited")
             await client.app("shop", parts=())
@@ -188,8 +167,7 @@ async def test_a_secondary_that_changed_unseen_is_deleted_at_once() -> None:
 
 
 async def test_an_object_without_an_owner_is_not_adopted() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         await put(client.parts, "shop.main", {"spec": {"text": "theirs"}})
         await client.app("shop")
         await asyncio.sleep(A_SECOND)
@@ -200,7 +178,7 @@ async def test_an_object_without_an_owner_is_not_adopted() -> None:
         assert (
             'Resource "shop.main" already exists and is not managed by this controller' in message
         )
-        assert "shop" in harness.runtime.status().failing
+        assert "shop" in client.runtime.status().failing
 
 
 async def test_adopt_takes_over_an_object_without_an_owner() -> None:
@@ -210,11 +188,10 @@ async def test_adopt_takes_over_an_object_without_an_owner() -> None:
                 await self.parts.apply(f"{key}.main", Part(spec=PartSpec("hi")), adopt=True)
             return None
 
-    async with running(Adopting()) as harness:
-        client = app_client(harness)
+    async with running_apps(Adopting()) as client:
         await put(client.parts, "shop.main", {"spec": {"text": "theirs"}, "more": 1})
         await client.app("shop")
-        await harness.run_until_idle()
+        await client.idle()
 
         part = await document(client.parts, "shop.main")
         assert (part["spec"], part["more"]) == ({"text": "hi"}, 1)
@@ -231,13 +208,10 @@ async def test_an_owner_whose_secondary_is_adopted_by_another_is_synced() -> Non
             return None
 
     controller = Greedy()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("modest")
-        await harness.run_until_idle()
+    async with running_apps(controller, "modest") as client:
         controller.syncs.clear()
         await client.app("greedy")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert await client.texts() == {"it": "greedy"}
         assert controller.syncs == ["greedy", "modest"]
@@ -255,10 +229,9 @@ class Rivals(Apps):
 
 
 async def test_the_first_of_two_owners_keeps_a_secondary() -> None:
-    async with running(Rivals()) as harness:
-        client = app_client(harness)
+    async with running_apps(Rivals()) as client:
         await client.app("first", "first")
-        await harness.run_until_idle()
+        await client.idle()
         await client.app("second", "second")
         await asyncio.sleep(60)
 
@@ -274,14 +247,11 @@ async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> Non
             return ("watchtower", change.key)
 
     controller = Watchful()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         assert set(controller.syncs) == {"shop", "watchtower", "shop.main"}
         controller.syncs.clear()
         await edit(client.parts, "shop.main", "spec", "text", to="tampered")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert set(controller.syncs) == {"watchtower", "shop.main"}
 
@@ -293,12 +263,9 @@ async def test_the_owner_is_enqueued_if_handle_secondary_fails() -> None:
             raise ValueError(change.key)
 
     controller = Broken()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         await edit(client.parts, "shop.main", "spec", "text", to="tampered")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert await client.texts() == {"shop.main": "hi"}
 
@@ -322,19 +289,16 @@ async def test_decompose_secondary_returns_the_owner_key() -> None:
 
 async def test_a_key_too_long_for_a_label_owns_its_secondaries() -> None:
     key = "region=eu/" + "x" * 80
-    async with running(Apps()) as harness:
-        client = app_client(harness)
-        await client.app(key)
-        await harness.run_until_idle()
+    async with running_apps(Apps(), key) as client:
         metadata = (await document(client.parts, f"{key}.main"))["metadata"]
         assert metadata["labels"]["natsctl.io/owner-key"].startswith("h.")
         assert metadata["annotations"]["natsctl.io/owner-key"] == key
 
         await client.parts.delete(f"{key}.main")
-        await harness.run_until_idle()
+        await client.idle()
         assert client.parts.keys() == [f"{key}.main"]
         await client.apps.delete(key)
-        await harness.run_until_idle()
+        await client.idle()
         assert client.parts.keys() == []
 
 
@@ -376,17 +340,16 @@ async def test_secondaries_of_two_kinds_can_have_the_same_key() -> None:
             return None
 
     controller = Pairs()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        other_parts = harness.stores.store(Pairs.others.kind)
+    async with running_apps(controller) as client:
+        other_parts = client.stores.store(Pairs.others.kind)
         await client.app("shop")
-        await harness.run_until_idle()
+        await client.idle()
         await other_parts.delete("shop")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert controller.others.get("shop") == controller.others.owned("shop")["shop"]
         assert (await document(other_parts, "shop"))["spec"] == {"text": "other"}
         assert await client.texts() == {"shop": "part"}
         await client.apps.delete("shop")
-        await harness.run_until_idle()
+        await client.idle()
         assert (other_parts.keys(), client.parts.keys()) == ([], [])

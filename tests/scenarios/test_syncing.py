@@ -28,6 +28,7 @@ from tests.support.controllers.app_controller import (
     document,
     edit,
     put,
+    running_apps,
 )
 
 AN_HOUR = 3600.0
@@ -67,12 +68,11 @@ async def test_the_rate_limit_bounds_the_start_of_syncs() -> None:
         workers = 20
 
     controller = Slow()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         for number in range(25):
             await client.app(f"shop{number}")
         began = asyncio.get_running_loop().time()
-        await harness.run_until_idle()
+        await client.idle()
         assert len(controller.times) == 25
         assert controller.times[-1] - began == pytest.approx(2.0, abs=0.2)
 
@@ -121,10 +121,9 @@ def test_an_option_that_is_wrong_or_misspelt_is_refused(
 
 async def test_one_put_causes_one_sync() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop", parts=("a", "b", "c"))
-        await harness.run_until_idle()
+        await client.idle()
 
         assert controller.syncs == ["shop"]
         assert client.writes == 1 + 3 + 1  # the user's put, the parts, the status
@@ -132,12 +131,11 @@ async def test_one_put_causes_one_sync() -> None:
 
 async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         keys = [f"app-{number}" for number in range(50)]
         for key in keys:
             await client.app(key, parts=("a", "b"))
-        await harness.run_until_idle()
+        await client.idle()
         assert Counter(controller.syncs) == dict.fromkeys(keys, 1)
         controller.syncs.clear()
         writes = client.writes
@@ -147,7 +145,7 @@ async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> N
         resyncs = Counter(controller.syncs)
         assert resyncs.keys() == set(keys)
         assert set(resyncs.values()) == {5}  # one every ten minutes, except the first
-        last = harness.runtime.explain("app-0").syncs
+        last = client.runtime.explain("app-0").syncs
         assert [sync.operation for sync in last] == ["resync"] * 5
 
 
@@ -162,21 +160,16 @@ async def test_several_writes_of_a_secondary_in_a_sync_cause_no_further_sync() -
             return None
 
     controller = Thorough()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-
+    async with running_apps(controller, "shop") as client:
         assert await client.texts() == {"shop": "ready"}
         assert controller.syncs == ["shop"]
 
 
 async def test_a_restart_syncs_each_key_once_and_writes_nothing() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         for number in range(20):
             await client.app(f"app-{number}")
-        await harness.run_until_idle()
+        await client.idle()
     writes, controller = client.writes, Apps()
     async with running(controller, stores=client.stores) as harness:
         await harness.run_until_idle()
@@ -186,12 +179,9 @@ async def test_a_restart_syncs_each_key_once_and_writes_nothing() -> None:
 
 async def test_a_status_written_by_others_causes_no_sync() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         await edit(client.apps, "shop", "status", "seen-by", to="somebody")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert controller.syncs == ["shop"]
         shop = controller.apps.get("shop")
@@ -201,36 +191,29 @@ async def test_a_status_written_by_others_causes_no_sync() -> None:
 
 async def test_finalizers_written_by_others_cause_no_sync() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         await edit(client.apps, "shop", "metadata", "finalizers", to=["theirs"])
-        await harness.run_until_idle()
+        await client.idle()
 
         assert controller.syncs == ["shop"]
 
 
 async def test_a_put_of_the_same_spec_causes_no_sync() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         for _ in range(3):
             await put(client.apps, "shop", {"spec": {"text": "hi"}})
-            await harness.run_until_idle()
+            await client.idle()
 
         assert controller.syncs == ["shop"]
 
 
 async def test_a_change_of_an_unknown_field_is_synced_and_the_field_is_kept() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         await edit(client.apps, "shop", "status", "parts", to=0)
         await edit(client.apps, "shop", "spec", "note", to="of another version")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert controller.syncs == ["shop", "shop"]
         shop = await document(client.apps, "shop")
@@ -240,13 +223,12 @@ async def test_a_change_of_an_unknown_field_is_synced_and_the_field_is_kept() ->
 async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> None:
     controller = Configurable()
     controller.delay_s = 10.0
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop", "1")
         await asyncio.sleep(1)
         for text in "2345":
             await client.app("shop", text)
-        await harness.run_until_idle()
+        await client.idle()
 
         assert len(controller.syncs) == 2
         assert await client.texts() == {"shop.main": "5"}
@@ -258,14 +240,13 @@ async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> Non
 async def test_a_failing_handler_is_retried_with_backoff() -> None:
     controller = Configurable()
     controller.failure = RuntimeError("not yet")
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop")
         await asyncio.sleep(5)
 
         for sooner, later in zip(controller.gaps, controller.gaps[1:], strict=False):
             assert 1.8 < later / sooner < 2.3  # doubled, with jitter
-        explanation = harness.runtime.explain("shop")
+        explanation = client.runtime.explain("shop")
         assert explanation.failures == len(controller.times)
         assert explanation.syncs[-1].error == "RuntimeError: not yet"
         assert explanation.queued is not None
@@ -273,9 +254,9 @@ async def test_a_failing_handler_is_retried_with_backoff() -> None:
         assert client.reasons("shop")[:2] == ["SyncFailed", "SyncFailed"]
 
         controller.failure = None
-        await harness.run_until_idle()
-        assert harness.runtime.explain("shop").failures == 0
-        assert harness.runtime.status().failing == {}
+        await client.idle()
+        assert client.runtime.explain("shop").failures == 0
+        assert client.runtime.status().failing == {}
 
 
 async def test_a_failing_key_does_not_affect_other_keys() -> None:
@@ -288,26 +269,24 @@ async def test_a_failing_key_does_not_affect_other_keys() -> None:
                 raise RuntimeError(key)
             return None
 
-    async with running(Picky()) as harness:
-        client = app_client(harness)
+    async with running_apps(Picky()) as client:
         for key in ("bad", *(f"app-{number}" for number in range(100))):
             await client.app(key)
         await asyncio.sleep(1)
 
-        assert harness.runtime.status().failing == {"bad": "RuntimeError: bad"}
+        assert client.runtime.status().failing == {"bad": "RuntimeError: bad"}
         assert len(client.parts.keys()) == 101
 
 
 async def test_retry_after_requeues_without_a_failure() -> None:
     controller = Configurable()
     controller.failure = RetryAfter(30.0)
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop")
         await asyncio.sleep(100)
 
         assert controller.gaps == [30.0, 30.0, 30.0]
-        assert harness.runtime.explain("shop").failures == 0
+        assert client.runtime.explain("shop").failures == 0
         assert client.reasons("shop") == []
 
 
@@ -327,69 +306,63 @@ async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
 
     controller = Hasty()
     controller.delay_s = 60.0
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop")
         await asyncio.sleep(6)
         assert len(controller.times) == 2
-        assert "TimeoutError" in harness.runtime.explain("shop").syncs[0].error
-        assert harness.runtime.explain("shop").syncs[0].duration_s == 5.0
-        queued = harness.runtime.explain("shop").queued
+        assert "TimeoutError" in client.runtime.explain("shop").syncs[0].error
+        assert client.runtime.explain("shop").syncs[0].duration_s == 5.0
+        queued = client.runtime.explain("shop").queued
         assert queued is not None
         assert queued.place == "held"
 
         controller.delay_s = 0.0
-        await harness.run_until_idle()
-        assert harness.runtime.status().failing == {}
+        await client.idle()
+        assert client.runtime.status().failing == {}
 
 
 async def test_a_cancelled_error_of_a_handler_is_a_failure() -> None:
     controller = Configurable()
     controller.failure = asyncio.CancelledError()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         for number in range(2 * controller.workers):
             await client.app(f"app-{number}")
         await asyncio.sleep(1)
-        assert len(harness.runtime.status().failing) == 2 * controller.workers
+        assert len(client.runtime.status().failing) == 2 * controller.workers
 
         controller.failure = None
-        await harness.run_until_idle()
-        assert harness.runtime.status().failing == {}
+        await client.idle()
+        assert client.runtime.status().failing == {}
 
 
 async def test_a_permanent_failure_is_not_retried_until_the_object_changes() -> None:
     controller = Configurable()
     controller.failure = PermanentError("no such region")
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         await client.parts.delete("shop.main")
         await edit(client.apps, "shop", "status", "seen", to=True)
-        harness.runtime.enqueue_key("shop", Operation.RESYNC)
+        client.runtime.enqueue_key("shop", Operation.RESYNC)
         await asyncio.sleep(AN_HOUR)
         assert len(controller.syncs) == 1
-        assert harness.runtime.status().failing == {"shop": "PermanentError: no such region"}
+        assert client.runtime.status().failing == {"shop": "PermanentError: no such region"}
 
         controller.failure = None
         await edit(client.apps, "shop", "spec", "text", to="bye")
-        await harness.run_until_idle()
+        await client.idle()
         assert await client.texts() == {"shop.main": "bye"}
-        assert harness.runtime.status().failing == {}
+        assert client.runtime.status().failing == {}
 
 
 async def test_a_state_that_failed_permanently_is_synced_again_after_a_success() -> None:
     controller = Configurable()
     controller.failure = PermanentError("no such region")
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop", "first")
-        await harness.run_until_idle()
+        await client.idle()
         controller.failure = None
         for text in ("second", "first"):
             await client.app("shop", text)
-            await harness.run_until_idle()
+            await client.idle()
         assert await client.texts() == {"shop.main": "first"}
 
 
@@ -408,16 +381,13 @@ async def test_a_manual_sync_retries_a_permanent_failure() -> None:
 async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
     controller = Configurable()
     controller.failure = PermanentError("no such region")
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
-        harness.runtime.enqueue_key("shop", Operation.MANUAL)
-        harness.runtime.resync()
-        harness.runtime.enqueue_key("shop", Operation.SECONDARY)
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
+        client.runtime.enqueue_key("shop", Operation.MANUAL)
+        client.runtime.resync()
+        client.runtime.enqueue_key("shop", Operation.SECONDARY)
+        await client.idle()
 
-        assert [sync.operation for sync in harness.runtime.explain("shop").syncs] == [
+        assert [sync.operation for sync in client.runtime.explain("shop").syncs] == [
             "put",
             "manual",
         ]
@@ -426,24 +396,18 @@ async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
 async def test_deleting_the_primary_clears_a_permanent_failure() -> None:
     controller = Configurable()
     controller.failure = PermanentError("no such region")
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         controller.failure = None
         await client.apps.delete("shop")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert client.parts.keys() == []
-        assert harness.runtime.status().failing == {}
+        assert client.runtime.status().failing == {}
 
 
 async def test_the_last_state_of_a_deleted_object_is_kept_until_its_sync_succeeds() -> None:
     controller = Configurable()
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         controller.failure = RuntimeError("no")
         await client.apps.delete("shop")
         await asyncio.sleep(1)
@@ -451,7 +415,7 @@ async def test_the_last_state_of_a_deleted_object_is_kept_until_its_sync_succeed
         assert noted is not None
         assert noted.last is not None
         controller.failure = None
-        await harness.run_until_idle()
+        await client.idle()
         assert controller.apps.queue.noted("shop") is None
 
 
@@ -461,16 +425,13 @@ async def test_a_retry_policy_can_drop_a_key() -> None:
 
     controller = Impatient()
     controller.failure = RuntimeError("no")
-    async with running(controller) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         assert len(controller.syncs) == 3
 
         controller.failure = None
         await client.app("shop", "bye")
-        await harness.run_until_idle()
-        assert harness.runtime.status().failing == {}
+        await client.idle()
+        assert client.runtime.status().failing == {}
 
 
 async def test_a_retry_policy_can_stop_the_runtime() -> None:
@@ -479,8 +440,7 @@ async def test_a_retry_policy_can_stop_the_runtime() -> None:
 
     controller = Strict()
     controller.failure = RuntimeError("no")
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop")
         await asyncio.sleep(1)
         assert client.apps.watches == 0  # the runtime has stopped
@@ -488,17 +448,16 @@ async def test_a_retry_policy_can_stop_the_runtime() -> None:
 
 async def test_a_failing_store_delays_the_sync() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         client.parts.fail(StoreTimeoutError("no answer"))
         await client.app("shop")
         await asyncio.sleep(10)
-        assert harness.runtime.status().failing == {"shop": "StoreTimeoutError: no answer"}
+        assert client.runtime.status().failing == {"shop": "StoreTimeoutError: no answer"}
         client.parts.fail(None)
         await asyncio.sleep(20)
 
         assert await client.texts() == {"shop.main": "hi"}
-        assert harness.runtime.status().failing == {}
+        assert client.runtime.status().failing == {}
 
 
 async def test_only_unexpected_errors_are_logged_with_a_traceback(
@@ -541,17 +500,16 @@ async def test_the_last_state_of_a_recreated_key_is_the_new_object() -> None:
             return None
 
     controller = Busy()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         await client.app("shop", "first")
-        await harness.run_until_idle()
+        await client.idle()
         await client.app("busy")
         await asyncio.sleep(1)
         await client.apps.delete("shop")
         await client.app("shop", "second")
         await asyncio.sleep(1)
         controller.released.set()
-        await harness.run_until_idle()
+        await client.idle()
         last = controller.last[-1]
         assert last is not None
         assert last.spec.text == "second"

@@ -19,9 +19,9 @@ from natsctl import (
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
     Apps,
-    app_client,
     edit,
     put,
+    running_apps,
 )
 
 Numbers = kv(dict[str, int], bucket="numbers")
@@ -128,18 +128,17 @@ async def test_changes_precede_secondary_changes_and_those_precede_resyncs() -> 
             return None
 
     controller = Deliberate()
-    async with running(controller) as harness:
-        client = app_client(harness)
+    async with running_apps(controller) as client:
         for key in ("busy", "resynced", "tampered", "changed"):
             await client.app(key)
-        await harness.run_until_idle()
+        await client.idle()
         controller.syncs.clear()
-        harness.runtime.enqueue_key("busy", Operation.MANUAL)
+        client.runtime.enqueue_key("busy", Operation.MANUAL)
         await asyncio.sleep(0.5)
-        harness.runtime.enqueue_key("resynced", Operation.RESYNC)
+        client.runtime.enqueue_key("resynced", Operation.RESYNC)
         await edit(client.parts, "tampered.main", "spec", "text", to="tampered")
         await client.app("changed", "bye")
-        await harness.run_until_idle()
+        await client.idle()
 
         assert controller.syncs == ["busy", "changed", "tampered", "resynced"]
 
@@ -280,11 +279,10 @@ async def test_a_slot_cannot_be_used_before_a_runtime_opens_it() -> None:
 
 
 async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         revision = await client.app("shop", parts=("a", "b"))
-        await harness.run_until_idle()
-        explanation = harness.runtime.explain("shop")
+        await client.idle()
+        explanation = client.runtime.explain("shop")
 
         (sync,) = explanation.syncs
         assert (sync.operation, sync.revision, sync.error) == ("put", revision, "")
@@ -293,7 +291,7 @@ async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> Non
         assert explanation.revision == revision + 1  # after the write of the status
         assert explanation.owned == {"Part.parts": ["shop.a", "shop.b"]}
         assert (explanation.queued, explanation.failures) == (None, 0)
-        tree, missing = harness.runtime.tree("shop"), harness.runtime.tree("none")
+        tree, missing = client.runtime.tree("shop"), client.runtime.tree("none")
         assert (tree.kind, tree.key, tree.revision) == ("App.apps", "shop", revision + 1)
         assert [(part.kind, part.key) for part in tree.branches] == [
             ("Part.parts", "shop.a"),
@@ -318,15 +316,14 @@ async def test_status_has_failing_and_invalid_keys_counts_and_queue() -> None:
                 raise StoreTimeoutError("the external system does not respond")
             return None
 
-    async with running(Picky()) as harness:
-        client = app_client(harness)
+    async with running_apps(Picky()) as client:
         for key in ("good", "failing"):
             await client.app(key)
         await put(client.apps, "invalid", b"oops")
         await asyncio.sleep(10)
         client.parts.break_watches()
         await asyncio.sleep(10)
-        status = harness.runtime.status()
+        status = client.runtime.status()
 
         assert (status.controller, status.synced, status.primaries) == ("picky", True, 2)
         assert status.failing == {
@@ -344,10 +341,7 @@ async def test_a_controller_can_record_events_of_its_keys() -> None:
             self.runtime.event(key, EventType.NORMAL, "Noted", f"{key} was noted")
             return None
 
-    async with running(Talkative()) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until_idle()
+    async with running_apps(Talkative(), "shop") as client:
         assert client.events("shop") == [("Noted", "shop was noted")]
 
 
@@ -359,21 +353,20 @@ async def test_the_name_defaults_to_the_class_name() -> None:
 
 
 async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
-    async with running(Apps()) as harness:
-        client = app_client(harness)
+    async with running_apps(Apps()) as client:
         await client.app("shop", "1")
-        await harness.run_until_idle()
+        await client.idle()
         await client.app("shop", "2")
-        await harness.run_until_idle()
+        await client.idle()
         await client.parts.delete("shop.main")
-        await harness.run_until_idle()
-        harness.runtime.resync()
-        await harness.run_until_idle()
-        harness.runtime.enqueue_key("shop", Operation.MANUAL)
-        await harness.run_until_idle()
+        await client.idle()
+        client.runtime.resync()
+        await client.idle()
+        client.runtime.enqueue_key("shop", Operation.MANUAL)
+        await client.idle()
         await client.apps.delete("shop")
-        await harness.run_until_idle()
-        explanation = harness.runtime.explain("shop")
+        await client.idle()
+        explanation = client.runtime.explain("shop")
 
         reasons = [sync.operation for sync in explanation.syncs]
         assert reasons == ["put", "secondary", "resync", "manual", "delete"]

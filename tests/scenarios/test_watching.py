@@ -4,30 +4,22 @@ import asyncio
 from typing import ClassVar
 
 from natsctl import StoreMissingError
-from natsctl.testing import Harness, running
+from natsctl.testing import running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
     AppClient,
     Apps,
     SlowStores,
-    app_client,
     put,
+    running_apps,
 )
-
-
-async def converged(harness: Harness, *keys: str) -> AppClient:
-    client = app_client(harness)
-    for key in keys:
-        await client.app(key)
-    await harness.run_until_idle()
-    return client
 
 
 async def test_a_watch_broken_during_a_listing_causes_only_the_necessary_syncs() -> None:
     stores, controller = SlowStores(), Apps()
-    async with running(controller, stores=stores) as harness:
-        client = await converged(harness, *(f"app-{number}" for number in range(20)))
+    keys = (f"app-{number}" for number in range(20))
+    async with running_apps(controller, *keys, stores=stores) as client:
         for halfway in (1, 7, 19, 20):
             controller.syncs.clear()
             stores.store(APPS).breaks_after = halfway
@@ -44,8 +36,8 @@ async def test_a_watch_broken_during_a_listing_causes_only_the_necessary_syncs()
 
 async def test_an_interrupted_listing_leaves_no_objects_in_the_cache() -> None:
     stores, controller = SlowStores(), Apps()
-    async with running(controller, stores=stores) as harness:
-        client = await converged(harness, *(f"app-{number}" for number in range(10)))
+    keys = (f"app-{number}" for number in range(10))
+    async with running_apps(controller, *keys, stores=stores) as client:
         slow = stores.store(APPS)
         slow.lag_s, slow.breaks_after = 1.0, 11
         client.apps.break_watches(listed=True)
@@ -78,8 +70,9 @@ async def test_syncing_begins_once_every_cache_is_synced() -> None:
 
 
 async def test_secondaries_of_a_primary_deleted_offline_are_deleted_at_the_next_start() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop", "bar")
+    async with running_apps(Apps(), "shop", "bar") as client:
+        pass
+
     await client.apps.delete("shop")
     controller = Apps()
     async with running(controller, stores=client.stores) as harness:
@@ -93,12 +86,11 @@ async def test_secondaries_of_a_primary_deleted_offline_are_deleted_at_the_next_
 
 
 async def test_a_missing_bucket_is_reported_and_the_runtime_continues() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         client.apps.fail(StoreMissingError("the bucket apps does not exist"))
         client.parts.fail(StoreMissingError("the bucket parts does not exist"))
         await asyncio.sleep(600)
-        assert "does not exist" in (await harness.runtime.garbage_plan()).refused
+        assert "does not exist" in (await client.runtime.garbage_plan()).refused
         client.apps.fail(None)
         client.parts.fail(None)
         await client.app("shop", "bye")
@@ -108,8 +100,7 @@ async def test_a_missing_bucket_is_reported_and_the_runtime_continues() -> None:
 
 
 async def test_stopping_closes_every_watch() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         assert (client.apps.watches, client.parts.watches) == (1, 1)
     assert (client.apps.watches, client.parts.watches) == (0, 0)
 
@@ -123,13 +114,12 @@ async def test_a_relist_is_read_even_if_nobody_has_read_the_state_before() -> No
                 app = self.apps.get("read")
                 self.texts.append("" if app is None else app.spec.text)
 
-    async with running(Readers()) as harness:
-        client = await converged(harness, "reader", "read")
+    async with running_apps(Readers(), "reader", "read") as client:
         await client.app("read", "first")
-        await harness.run_until_idle()
+        await client.idle()
         client.apps.break_watches(listed=True)
         await client.app("read", "second")
-        await harness.run_until_idle()
+        await client.idle()
         await client.app("reader", "again")
-        await harness.run_until_idle()
+        await client.idle()
         assert Readers.texts[-1] == "second"

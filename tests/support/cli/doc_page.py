@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```(?:(console)|[a-z]+ (\S+))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _READ_ONLY = re.compile(
-    r"natsctl (get|history|status|explain|describe|events|doctor|plan|gc plan|replay|wait)\b"
+    r"natsctl (get|history|status|explain|describe|events|doctor|plan|gc plan|replay|wait|health)\b"
     r"|natsctl repair external list\b|kubectl get\b|curl\b|cat\b"
 )
 _DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|console|get -w)\b")

@@ -113,7 +113,8 @@ class Reader:
 
     def _with_free_ports(self, text: str) -> str:
         for port, free in self._ports.items():
-            text = text.replace(f":{port}", f":{free}")
+            for before in (":", "--port "):
+                text = text.replace(f"{before}{port}", f"{before}{free}")
         return text
 
     async def _run_command(self, step: RunCommand) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -64,12 +63,7 @@ class Admin:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._disconnect()
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:

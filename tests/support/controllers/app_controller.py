@@ -20,7 +20,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.model.store import Stored, WatchEvent
-from natsctl.testing import Harness, MemoryStore, MemoryStores
+from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 
 
 class AppSpec(msgspec.Struct, frozen=True):
@@ -216,3 +216,31 @@ class SlowStores(MemoryStores):
 def app_client(harness: Harness) -> AppClient:
     """Return a client of the stores of a running controller."""
     return AppClient(harness.stores)
+
+
+class RunningApps(AppClient):
+    """The buckets of a running controller of apps, and its runtime."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(harness.stores)
+        self.harness = harness
+        self.runtime = harness.runtime
+        self.idle = harness.run_until_idle
+
+    async def synced(self, *apps: str) -> None:
+        """Put these apps, and return once no key is due."""
+        for app in apps:
+            await self.app(app)
+        await self.idle()
+
+
+@asynccontextmanager
+async def running_apps(
+    controller: Controller, *apps: str, stores: MemoryStores | None = None
+) -> AsyncIterator[RunningApps]:
+    """Run *controller* with these apps, and yield once they're synced."""
+    async with running(controller, stores=stores) as harness:
+        client = RunningApps(harness)
+        if apps:
+            await client.synced(*apps)
+        yield client

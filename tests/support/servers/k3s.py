@@ -3,7 +3,6 @@
 import base64
 import warnings
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -41,12 +40,7 @@ class K3s(KubeCluster):
         self.ca.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._container.stop()
 
     def _made(self, container: Any) -> Any:

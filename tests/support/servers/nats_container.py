@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.support.eventually import eventually
@@ -30,12 +29,7 @@ class ContainedNatsServer(NatsServer):
         self._container: Any = None
         self._starts = 0
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._container is not None:
             await asyncio.to_thread(self._container.stop)
 

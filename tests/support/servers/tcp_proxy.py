@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -29,12 +28,7 @@ class CutProxy:
         await self.heal()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.cut()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -19,9 +19,8 @@ from natsctl.managed import (
     Observation,
     controller_name,
 )
-from natsctl.managed.external import connect_disconnecter
 from natsctl.model.store import Stored
-from tests.support.controllers.disk_reconciler import DISKS, clock
+from tests.support.controllers.disk_reconciler import DISKS, Play, clock
 
 
 @pytest.fixture
@@ -40,22 +39,19 @@ async def test_functions_make_a_client(managed: Managed[Any]) -> None:
 
         return call
 
-    client = ExternalClientFns[Any](
-        observe_fn=recording("observe"),
-        create_fn=recording("create"),
-        update_fn=recording("update"),
-        delete_fn=recording("delete"),
-    )
+    names = ("observe", "create", "update", "delete")
+    client = ExternalClientFns[Any](**{f"{name}_fn": recording(name) for name in names})
     assert isinstance(client, ExternalClient)
     assert await client.observe(managed) == Observation(exists=True)
     await client.create(managed)
     await client.update(managed)
     await client.delete(managed)
-    assert called == ["observe", "create", "update", "delete"]
+    assert called == list(names)
 
 
 async def test_the_nop_client_observes_nothing_and_does_nothing(managed: Managed[Any]) -> None:
-    client = await NopConnecter().connect(managed)
+    connecter = NopDisconnecter(NopConnecter())
+    client = await connecter.connect(managed)
     assert isinstance(client, NopClient)
     assert await client.observe(managed) == Observation(
         exists=False, up_to_date=False, late_initialized=False, diff=""
@@ -63,33 +59,28 @@ async def test_the_nop_client_observes_nothing_and_does_nothing(managed: Managed
     await client.create(managed)
     await client.update(managed)
     await client.delete(managed)
+    await connecter.disconnect()
     assert managed.changed_annotations == {}
 
 
-async def test_a_plain_function_is_a_connecter(managed: Managed[Any]) -> None:
-    client = NopClient()
+async def test_a_plain_function_is_a_connecter() -> None:
+    connected: list[str] = []
 
-    async def connect(_managed: Managed[Any]) -> NopClient:
-        return client
+    async def connect(managed: Managed[Any]) -> NopClient:
+        connected.append(managed.key)
+        return NopClient()
 
-    connecter = connect_disconnecter(connect)
-    assert await connecter.connect(managed) is client
-    await connecter.disconnect()
-
-
-async def test_a_connecter_gets_a_nop_disconnecter(managed: Managed[Any]) -> None:
-    connecter = connect_disconnecter(NopConnecter())
-    assert isinstance(connecter, NopDisconnecter)
-    assert isinstance(await connecter.connect(managed), NopClient)
-    await connecter.disconnect()
+    play = Play(connecter=connect)
+    await play.put()
+    await play.reconcile()
+    assert connected == ["a"]
 
 
-def test_an_object_that_connects_and_disconnects_is_used_unchanged() -> None:
+def test_functions_connect_and_disconnect() -> None:
     async def connect(_managed: Managed[Any]) -> NopClient:
         return NopClient()
 
     connecter = ExternalConnectDisconnecterFns(connect_fn=connect)
-    assert connect_disconnecter(connecter) is connecter
     assert isinstance(connecter, ExternalConnecter)
     assert isinstance(connecter, ExternalDisconnecter)
     assert isinstance(connecter, ExternalConnectDisconnecter)

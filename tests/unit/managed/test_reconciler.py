@@ -173,9 +173,7 @@ class TestGracePeriod:
 
     @pytest.mark.parametrize("observed", [False, True])
     async def test_a_deleted_object_waits_for_its_new_resource(
-        self,
-        play: Play,
-        observed: bool,  # noqa: FBT001 - a test parameter
+        self, play: Play, *, observed: bool
     ) -> None:
         play.cloud.appears_after_s = 0 if observed else 20
         await play.put()
@@ -220,10 +218,7 @@ class TestFailedCreations:
         ids=repr,
     )
     async def test_a_creation_whose_answer_may_be_lost_is_unknown(
-        self,
-        play: Play,
-        error: Exception,
-        unknown: bool,  # noqa: FBT001 - a test parameter
+        self, play: Play, error: Exception, *, unknown: bool
     ) -> None:
         play.cloud.failures["create"] = error
         await play.put()
@@ -472,11 +467,7 @@ class TestDelete:
         [("delete", False, False), ("delete", True, True), ("orphan", False, True)],
     )
     async def test_the_resource_of_an_object_deleted_despite_its_finalizers(
-        self,
-        play: Play,
-        policy: str,
-        vanishes: bool,  # noqa: FBT001 - a test parameter
-        stays: bool,  # noqa: FBT001 - a test parameter
+        self, play: Play, policy: str, *, vanishes: bool, stays: bool
     ) -> None:
         await settled(play, deletion_policy=policy)
         if vanishes:
@@ -761,9 +752,7 @@ class TestRefusedWrites:
 
     @pytest.mark.parametrize("everything", [False, True])
     async def test_the_error_of_create_is_raised_although_its_result_cannot_be_stored(
-        self,
-        play: Play,
-        everything: bool,  # noqa: FBT001 - a test parameter
+        self, play: Play, *, everything: bool
     ) -> None:
         class Cut(CloudClient):
             async def create(self, _managed: Managed[Any]) -> None:
