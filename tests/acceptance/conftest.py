@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from nats.js import JetStreamContext
 
+from tests.support.cli.kube_namespace import Namespace
 from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
 from tests.support.clients.plain_client import plain_jetstream
+from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsServer
 
 
@@ -17,6 +19,11 @@ def folder(tmp_path: Path) -> Path:
     work_dir = tmp_path / "work"
     work_dir.mkdir()
     return work_dir
+
+
+@pytest.fixture
+def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
+    return Namespace(kube_server, kube_namespace)
 
 
 @pytest.fixture

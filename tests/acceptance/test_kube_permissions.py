@@ -65,11 +65,6 @@ class Cats(Controller):
 
 
 @pytest.fixture
-def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
-    return Namespace(kube_server, kube_namespace)
-
-
-@pytest.fixture
 def natsctl(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> Natsctl:
     return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig("guest"))
 

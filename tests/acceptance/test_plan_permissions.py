@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.support.cli.kube_namespace import Namespace
@@ -40,11 +39,6 @@ async def test_a_read_only_user_of_nats_can_plan(folder: Path) -> None:
         assert "  + Route.routes/market\n" in planned
         refused = await planner("put", "greetings", "shop", "spec: {text: ho}")
         assert refused.status != 0
-
-
-@pytest.fixture
-def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
-    return Namespace(kube_server, kube_namespace)
 
 
 async def test_the_documented_role_can_plan(

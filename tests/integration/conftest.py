@@ -1,10 +1,21 @@
-"""The fixture of all integration tests."""
+"""The fixtures of integration tests."""
+
+from collections.abc import AsyncIterator
 
 import pytest
 
+import natsctl
+from tests.support.clients.nats import Nats
 from tests.support.patience import wait_patiently
+from tests.support.servers.nats_server import NatsServer
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_patiently(monkeypatch)
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with natsctl.connect(nats_server.url) as nats:
+        yield nats

@@ -29,12 +29,6 @@ LONG_S = 3600  # no object expires during a test
 SHORT_S = 4  # after which an object expires, and then the marker of its expiry
 
 
-@pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with natsctl.connect(nats_server.url) as nats:
-        yield nats
-
-
 async def config(nats: Nats, bucket: str) -> dict[str, Any]:
     stream_config: dict[str, Any] = (await nats.connection.api(f"STREAM.INFO.KV_{bucket}"))[
         "config"

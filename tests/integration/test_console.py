@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controllers.greetings import Greetings
-from natsctl import Controller, Object, Plan, connect, kv, primary
+from natsctl import Controller, Object, Plan, kv, primary
 from natsctl.jetstream.bucket import Bucket
 from natsctl.model.plans import PlanSummary
 from natsctl.telemetry.hiding import MASK
@@ -29,12 +29,6 @@ class Failing(Controller):
 
     async def sync_handler(self, key: str) -> None:
         raise ValueError(f"no {key} <script>alert(1)</script>")
-
-
-@pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with connect(nats_server.url) as nats:
-        yield nats
 
 
 @pytest.fixture

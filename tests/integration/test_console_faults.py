@@ -50,12 +50,6 @@ OLD = {
 
 
 @pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with connect(nats_server.url) as nats:
-        yield nats
-
-
-@pytest.fixture
 async def client(nats_server: NatsServer) -> AsyncIterator[ConsoleClient]:
     async with console_on(nats_server.url) as client:
         yield client

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from natsctl import connect
 from natsctl.daemon.client import Daemons
 from natsctl.daemon.messages import KeyExplanation
 from natsctl.errors import NoDaemonError, UsageError
@@ -22,7 +21,6 @@ from tests.support.clients.daemons import find_daemons, running_operator
 from tests.support.clients.nats import Nats
 from tests.support.controllers.app_controller import Apps
 from tests.support.eventually import eventually
-from tests.support.servers.nats_server import NatsServer
 
 PAUSE = new_pause(reason="waits")
 
@@ -46,12 +44,6 @@ async def daemon(nats: Nats, controller: Apps) -> AsyncIterator[Daemons]:
 
 async def explained(daemons: Daemons) -> KeyExplanation:
     return (await daemons.explain("apps", "shop"))[0]
-
-
-@pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with connect(nats_server.url) as opened:
-        yield opened
 
 
 @pytest.fixture

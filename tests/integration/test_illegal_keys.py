@@ -38,12 +38,6 @@ NAMES = {
 
 
 @pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with natsctl.connect(nats_server.url) as nats:
-        yield nats
-
-
-@pytest.fixture
 async def stranger_client(nats_server: NatsServer) -> AsyncIterator[Stranger]:
     async with stranger(nats_server.url) as stranger_client:
         yield stranger_client

@@ -23,12 +23,6 @@ EXPIRY_S = 60.0  # within which the server deletes an expired heartbeat
 
 
 @pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with connect(nats_server.url) as nats:
-        yield nats
-
-
-@pytest.fixture
 async def admin(nats_server: NatsServer) -> AsyncIterator[Admin]:
     async with Admin(nats_server.url) as admin:
         yield admin

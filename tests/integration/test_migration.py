@@ -3,13 +3,10 @@
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
-from natsctl import Operator, connect
+from natsctl import Operator
 from natsctl.errors import ConflictError
 from tests.support.cli.natsctl_command import Natsctl
 from tests.support.clients.nats import Nats
@@ -28,12 +25,6 @@ def edited(value: bytes) -> bytes:
     """Return the object with one more edit, as a program writes that knows no type."""
     document = documents.parse(value)
     return documents.render({**document, "edits": int(str(document["edits"])) + 1})
-
-
-@pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with connect(nats_server.url) as nats:
-        yield nats
 
 
 async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -24,16 +23,9 @@ from natsctl.telemetry import outbox
 from natsctl.telemetry.outbox import BURST
 from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
-from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 NORMAL, WARNING = EventType.NORMAL, EventType.WARNING
-
-
-@pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with natsctl.connect(nats_server.url) as nats:
-        yield nats
 
 
 async def info(nats: Nats) -> Any:

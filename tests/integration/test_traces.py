@@ -1,13 +1,12 @@
 """Requests to NATS and to a cluster are spans below the span of their sync."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 from opentelemetry.trace import SpanKind, StatusCode
 
-import natsctl
 from natsctl import ConflictError, KubeOptions, NotFoundError, StoreError, StoreTimeoutError, kv
 from natsctl.kubernetes.cluster import connecting
 from natsctl.model.store import Store
@@ -26,12 +25,6 @@ OK = web.Response(body=b"{}")
 def recorded() -> Iterator[Recording]:
     with recording() as recording_of_test:
         yield recording_of_test
-
-
-@pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with natsctl.connect(nats_server.url) as nats:
-        yield nats
 
 
 @pytest.fixture

@@ -59,11 +59,6 @@ class Adopting(Disks):
 
 
 @pytest.fixture
-def stores() -> MemoryStores:
-    return MemoryStores()
-
-
-@pytest.fixture
 def cloud() -> Cloud:
     cloud = Cloud()
     cloud.disks["a"] = 7  # a stranger's

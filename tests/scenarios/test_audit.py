@@ -16,11 +16,6 @@ CONFIGS = kube("v1", "ConfigMap")
 
 
 @pytest.fixture
-def stores() -> MemoryStores:
-    return MemoryStores()
-
-
-@pytest.fixture
 def greetings(stores: MemoryStores) -> MemoryStore:
     return stores.store(GREETINGS)
 

@@ -53,11 +53,6 @@ class Marker(InformerController):
 
 
 @pytest.fixture
-def stores() -> MemoryStores:
-    return MemoryStores()
-
-
-@pytest.fixture
 def cloud() -> Cloud:
     return Cloud()
 

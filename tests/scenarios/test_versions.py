@@ -32,11 +32,6 @@ from tests.support.stores import documents
 CYCLES_S = 3600.0  # many GC cycles
 
 
-@pytest.fixture
-def stores() -> MemoryStores:
-    return MemoryStores()
-
-
 async def document(store: MemoryStore, key: str) -> Any:
     return documents.parse((await store.get(key)).value)
 

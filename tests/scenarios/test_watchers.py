@@ -33,11 +33,6 @@ SITE = SITES.name
 
 
 @pytest.fixture
-def stores() -> MemoryStores:
-    return MemoryStores()
-
-
-@pytest.fixture
 def sites(stores: MemoryStores) -> MemoryStore:
     return stores.store(SITES)
 

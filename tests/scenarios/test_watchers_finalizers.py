@@ -33,11 +33,6 @@ WIDGET = "ns/one"
 
 
 @pytest.fixture
-def stores() -> MemoryStores:
-    return MemoryStores()
-
-
-@pytest.fixture
 def sites(stores: MemoryStores) -> MemoryStore:
     return stores.store(SITES)
 
