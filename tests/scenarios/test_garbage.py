@@ -474,8 +474,7 @@ async def test_more_orphans_than_share_max_need_a_user(
 
 
 async def test_up_to_share_from_orphans_are_collected_whatever_their_share() -> None:
-    async with running(Apps()) as harness:
-        client = await converged(harness, "shop")
+    async with running_apps(Apps(), "shop") as client:
         await lost(client, GarbageLimits().share_from)
         await asyncio.sleep(OVER)
         assert client.parts.keys() == ["shop.main"]
