@@ -11,10 +11,14 @@ from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.script import Act, Put, Remove, Step, StepAction, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
-from tests.support.controllers.careful import ManagedShops
+from tests.support.controllers.careful import (
+    WIDGETS,
+    ManagedInACluster,
+    ManagedShops,
+    documents_of,
+)
 from tests.support.controllers.faulty import (
     CONFIGS,
-    DOCUMENTS,
     SHOPS,
     DoneAfterDoing,
     ReadsConfig,
@@ -24,6 +28,14 @@ from tests.support.controllers.simulated_surfaces import SignsOfShops
 
 def put(key: str, image: str, pause: StepPause = StepPause.IDLE) -> Put:
     return Put(Desired(SHOPS, key, {"spec": {"image": image}}), pause=pause)
+
+
+def widget(image: str) -> Desired:
+    manifest = {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind}
+    metadata = {"name": "c", "namespace": "default"}
+    return Desired(
+        WIDGETS, "default/c", {**manifest, "metadata": metadata, "spec": {"image": image}}
+    )
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -76,6 +88,16 @@ PUT_DURING_A_STOP = Found(  # a process that stops isn't idle, although its queu
 )
 
 
+APPLIED_DURING_A_STOP = Found(  # the object keeps its link, so its resource goes with it
+    (
+        Put(widget("httpd"), pause=StepPause.IDLE),
+        Act(StepAction.STOP, pause=StepPause.IDLE),
+        Put(widget("httpdx")),
+        Remove(WIDGETS, "default/c", pause=StepPause.SHORT),
+    ),
+    (),
+    ManagedInACluster,
+)
 LATE_WRITE = Found(
     (put("c", "one"), put("c", "two"), put("c", "one", StepPause.SHORT)),
     (Fault(FaultType.LATE, SimulatedCall("update", "signs/c", 1), 20.0),),
@@ -86,14 +108,22 @@ LATE_WRITE = Found(
 
 def run(found: Found, *, mode: Division = Division.ALONE, hurried: bool) -> Ran:
     schedule = Schedule(found.seed or 0, found.script, found.faults, hurried=hurried, mode=mode)
-    with Simulation(subject_of(found.controller), DOCUMENTS, Checks()) as simulation:
+    subject = subject_of(found.controller)
+    objects = documents_of(tuple(subject.primaries))
+    with Simulation(subject, objects, Checks()) as simulation:
         return simulation.run(schedule)
 
 
 @pytest.mark.parametrize(
     "found",
-    [RESTORED_SPEC, UNSAVED_RECORD, RESYNC_AFTER_A_JUMP, PUT_DURING_A_STOP],
-    ids=["spec", "record", "resync", "stop"],
+    [
+        RESTORED_SPEC,
+        UNSAVED_RECORD,
+        RESYNC_AFTER_A_JUMP,
+        PUT_DURING_A_STOP,
+        APPLIED_DURING_A_STOP,
+    ],
+    ids=["spec", "record", "resync", "stop", "apply"],
 )
 def test_a_bug_that_was_found_before_stays_corrected(found: Found) -> None:
     ran = run(found, hurried=found.seed is None)

@@ -16,7 +16,7 @@ from natsctl.model.documents import Document
 from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, joined, kube
-from natsctl.model.objects import Object
+from natsctl.model.objects import Object, is_bookkeeping
 from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 
@@ -169,11 +169,22 @@ async def remove(stores: MemoryStores, kind: Kind[Any], key: str) -> None:
 
 
 def stored_form(wanted: Desired, current: bytes | None) -> bytes:
-    """Return the value that stores the desired state over the current value."""
+    """Return the value that stores the desired state over the current value.
+
+    In a bucket that replaces what natsctl noted in annotations. In a cluster it stays, as with
+    `kubectl apply`: nothing else has it there, so `kubectl replace` may lose a resource.
+    """
+    document = wanted.document
     if wanted.kind.plain:
-        return documents.render(wanted.document.get("value", wanted.document))
+        return documents.render(document.get("value", document))
     before = None if current is None else documents.parse(current)
-    return documents.render(documents.stamp(before, wanted.document))
+    if before is not None and isinstance(wanted.kind, KubeKind):
+        present = documents.annotations_of(before)
+        noted = {name: text for name, text in present.items() if is_bookkeeping(name)}
+        if noted:
+            annotations = {**noted, **documents.annotations_of(document)}
+            document = documents.with_annotations(document, annotations)
+    return documents.render(documents.stamp(before, document))
 
 
 def store_of(stores: MemoryStores, kind: Kind[Any]) -> MemoryStore | MemoryManifestStore:

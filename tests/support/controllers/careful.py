@@ -194,11 +194,7 @@ class ExclusiveCloud(SimulatedExternal):
 
 
 class ManagedShops(ManagedController[Any]):
-    """Keeps each object in the cloud.
-
-    Users replace objects as a whole, which drops the link of an object of a cluster. Its resource
-    is then found by its name.
-    """
+    """Keeps each object in the cloud. Users replace objects as a whole, which drops their links."""
 
     kind: Any = SHOPS
 
@@ -212,8 +208,9 @@ class ManagedShops(ManagedController[Any]):
 
 
 class ManagedInACluster(ManagedShops):
+    """Users apply the objects, which keeps their links: nothing else has them in a cluster."""
+
     kind = WIDGETS
-    adopt = True
 
 
 def documents_of(kinds: tuple[Kind[Any], ...]) -> tuple[dict[str, Any], ...]:
