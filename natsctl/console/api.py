@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from natsctl.console.answers import Answer, answer, encoded
+from natsctl.console.answers import Fields, answer, encoded
 from natsctl.console.key import KeyViews, Preview, draft, edited, restored
 from natsctl.console.keys import Keys, KeyTable, Query
 from natsctl.console.overview import Overview
@@ -111,15 +111,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"name at most {KEYS_MAX} keys, and a reason of {REASON_MAX} letters")
         for key in self.keys:
             check_key(key)
-
-
-class ActionReport(Answer, frozen=True, kw_only=True):
-    """What an action did, what it didn't, and whether the events name the user."""
-
-    message: str
-    warnings: list[str] = msgspec.field(default_factory=list)
-    recorded: bool = False
-    result: Preview | Plan | None = None
 
 
 class Console:
@@ -251,12 +242,13 @@ class Console:
 
     # ---- actions
 
-    async def act(self, name: str, body: bytes) -> ActionReport:
+    async def act(self, name: str, body: bytes) -> Fields:
+        """Return what an action did, what it didn't, and whether events name the user."""
         try:
             request = msgspec.json.decode(body, type=Request)
         except msgspec.DecodeError as error:
             raise UsageError(f"the request is not valid: {error}") from error
-        actions: dict[str, Callable[[Request], Awaitable[ActionReport]]] = {
+        actions: dict[str, Callable[[Request], Awaitable[Acted | Preview | Plan]]] = {
             "resync": self._resync,
             "pause": self._pause,
             "resume": self._resume,
@@ -268,17 +260,32 @@ class Console:
         }
         if name not in actions:
             raise NotFoundError(f"the console has no action {name}")
+        controller = request.controller
         if request.filter is not None:
-            keys = await self._keys.selected(request.controller, request.filter, KEYS_MAX)
+            keys = await self._keys.selected(controller, request.filter, KEYS_MAX)
             request = replace(request, keys=keys, filter=None)
             if not keys:
-                return ActionReport(message="no key matches any more")
-        report = await actions[name](request)
-        if name == "plan" or isinstance(report.result, Preview) or not request.controller:
-            return report
-        return await self._recorded(name, request, report)
+                return answer(message="no key matches any more")
+        acted = await actions[name](request)
+        if not isinstance(acted, Acted):
+            message = str(acted.summary) if isinstance(acted, Plan) else ""
+            return answer(message=message, result=acted)
+        if acted.failed and not acted.done:
+            raise acted.failed[0]
+        message, recorded = ", ".join(acted.done), False
+        warnings = [problem_of(error).message for error in acted.failed] + acted.notes
+        if controller:
+            text = f"{name} by {await self._views.identity()} in the console: {message}"
+            try:
+                for key in request.keys or [WHOLE]:
+                    reason = f"Console{name.title()}"
+                    await record_event(self._connection, controller, key, reason, text)
+                recorded = True
+            except NatsctlError as error:
+                warnings.insert(0, f"no event names you: {problem_of(error).message}")
+        return answer(message=message, warnings=warnings[:KEYS_MAX], recorded=recorded)
 
-    async def _resync(self, request: Request) -> ActionReport:
+    async def _resync(self, request: Request) -> Acted:
         name = request.controller
         daemons = await self._fleet.daemons()
         answers = await daemons.resync(name, request.keys)
@@ -286,20 +293,19 @@ class Console:
         daemon_names = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
         place = f" in {daemon_names}" if daemon_names else ""
         message = f"{count} key{'' if count == 1 else 's'} of {name} queued{place}"
-        return _reported(Acted([message], list(unqueued(answers))))
+        return Acted([message], list(unqueued(answers)))
 
-    async def _pause(self, request: Request) -> ActionReport:
+    async def _pause(self, request: Request) -> Acted:
         duration = duration_in(request.lasts) if request.lasts else None
         pause = new_pause(reason=request.reason, duration=duration)
         if request.everything:
-            return _reported(await self._fleet.pause_controller(request.controller, pause))
-        return _reported(await self._fleet.pause(await self._names(request), pause))
+            return await self._fleet.pause_controller(request.controller, pause)
+        return await self._fleet.pause(await self._names(request), pause)
 
-    async def _resume(self, request: Request) -> ActionReport:
+    async def _resume(self, request: Request) -> Acted:
         if request.everything:
-            return _reported(await self._fleet.resume_controller(request.controller))
-        names = await self._names(request)
-        return _reported(await self._fleet.resume(names, request.controller))
+            return await self._fleet.resume_controller(request.controller)
+        return await self._fleet.resume(await self._names(request), request.controller)
 
     async def _names(self, request: Request) -> list[Name]:
         if not request.keys:
@@ -309,7 +315,7 @@ class Console:
             raise in_cluster(request.controller, request.keys[0])
         return [Name(bucket, key) for key in request.keys]
 
-    async def _edit(self, request: Request, *, restores: bool = False) -> ActionReport:
+    async def _edit(self, request: Request, *, restores: bool = False) -> Acted | Preview:
         connection = self._connection
         (name,) = await self._names(request)
         if restores:
@@ -318,25 +324,23 @@ class Console:
             change = await edited(connection, name, request.text, request.revision)
         preview = await change.preview(connection)
         if not request.sure:
-            return ActionReport(message="", result=preview)
+            return preview
         if preview.faults:
             raise InvalidObjectError(f"{name} does not match its schema: {preview.faults[0]}")
-        return ActionReport(message=f"{name} stored at revision {await change.store_it()}")
+        return Acted([f"{name} stored at revision {await change.store_it()}"])
 
-    async def _plan(self, request: Request) -> ActionReport:
+    async def _plan(self, request: Request) -> Plan:
         name, planner = request.controller, self._planners.get(request.controller)
         try:
             if planner is not None:
-                plan = await planner(request.keys)
-            else:
-                plan = await (await self._fleet.daemons()).plan_keys(name, request.keys)
+                return await planner(request.keys)
+            return await (await self._fleet.daemons()).plan_keys(name, request.keys)
         except OldDaemonError as error:
             raise OldDaemonError(
                 f"{error}; natsctl console -c M:C plans with the code of the class M:C"
             ) from error
-        return ActionReport(message=str(plan.summary), result=plan)
 
-    async def _collect(self, request: Request) -> ActionReport:
+    async def _collect(self, request: Request) -> Acted:
         """Delete the chosen orphans, if each still has the revision that the user saw."""
         name = request.controller
         wanted = {(choice.kind, choice.key, choice.revision) for choice in request.objects}
@@ -352,28 +356,17 @@ class Console:
             )
         removed = await daemons.apply(replace(plan, orphans=orphans))
         count = len(removed.orphans)
-        return ActionReport(
-            message=f"{count} {'object' if count == 1 else 'objects'} of {name} deleted",
-            warnings=[f"{one.orphan.name} kept: {one.reason}" for one in removed.kept[:KEYS_MAX]],
+        message = f"{count} {'object' if count == 1 else 'objects'} of {name} deleted"
+        return Acted(
+            [message], notes=[f"{one.orphan.name} kept: {one.reason}" for one in removed.kept]
         )
 
-    async def _record(self, request: Request) -> ActionReport:
+    async def _record(self, request: Request) -> Acted:
         name = request.controller
         daemons = await self._fleet.daemons()
         answers = await daemons.record(name, request.keys, stop=False)
         keys = sorted({key for answer in answers for key in answer.keys})[:KEYS_MAX]
-        return ActionReport(message=f"{name} records every sync of {', '.join(keys)}")
-
-    async def _recorded(self, action: str, request: Request, report: ActionReport) -> ActionReport:
-        message = f"{action} by {await self._views.identity()} in the console: {report.message}"
-        try:
-            for key in request.keys or [WHOLE]:
-                reason = f"Console{action.title()}"
-                await record_event(self._connection, request.controller, key, reason, message)
-        except NatsctlError as error:
-            warning = f"no event names you: {problem_of(error).message}"
-            return replace(report, warnings=[*report.warnings, warning])
-        return replace(report, recorded=True)
+        return Acted([f"{name} records every sync of {', '.join(keys)}"])
 
 
 def _question(parameters: Mapping[str, str]) -> Question:
@@ -392,10 +385,3 @@ def _check(name: str, asked: Question) -> None:
             raise UsageError(f"name a {field}")
     if name in {"keys", "key", "diff"} and not (asked.controller or asked.bucket):
         raise UsageError("name a controller or a bucket")
-
-
-def _reported(acted: Acted) -> ActionReport:
-    if acted.failed and not acted.done:
-        raise acted.failed[0]
-    warnings = [problem_of(error).message for error in acted.failed] + acted.notes
-    return ActionReport(message=", ".join(acted.done), warnings=warnings[:KEYS_MAX])
