@@ -60,6 +60,9 @@ COMMANDS = {
 GROUPS = ("gc", "repair")
 """Commands that have subcommands."""
 
+PREFIXES = (*GROUPS, "repair external", "repair installation")
+"""The words that begin a command, and that another word has to follow."""
+
 FORMER = {
     "list": "get",
     "watch": "get --watch",
@@ -214,7 +217,8 @@ def _words(args: list[str]) -> list[str]:
             message = f"argument {number} is not UTF-8; a value of other bytes can be in a file"
             raise UsageError(message) from None
     words = args
-    if args and args[0].startswith("-") and args[0] not in SLOW_FREE:
+    first = args[0] if args else ""
+    if first in GROUPS or (first.startswith("-") and first not in SLOW_FREE):
         words = _with_options_behind(args)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
@@ -227,7 +231,7 @@ def _words(args: list[str]) -> list[str]:
                 write_notice(moved)
             words = [*new.split(), *words[size:]]
             break
-    if not words or (len(words) == 1 and words[0] in (*GROUPS, "options")):
+    if not words or " ".join(words) in (*PREFIXES, "options"):
         return [*words, "--help"]
     return words
 
@@ -235,18 +239,23 @@ def _words(args: list[str]) -> list[str]:
 def _with_options_behind(args: list[str]) -> list[str]:
     from natsctl.cli.command import GLOBAL_FLAGS  # noqa: PLC0415 - not for the help
 
-    leading, rest = list[str](), args
-    while rest and rest[0].startswith("-"):
+    leading, words, rest = list[str](), list[str](), args
+    while rest and (not words or " ".join(words) in PREFIXES):
         flag, equals, _ = rest[0].partition("=")
         short = rest[0][:2] if rest[0][:2] in GLOBAL_FLAGS and rest[0][1:2] != "-" else flag
-        if short not in GLOBAL_FLAGS:
+        if not rest[0].startswith("-"):
+            words.append(rest[0])
+            rest = rest[1:]
+        elif rest[0] in {"--help", "-h"}:
+            return [*words, *rest]
+        elif short not in GLOBAL_FLAGS:
             return args  # the group reports it
-        taken = 1 + (GLOBAL_FLAGS[short] and not equals and rest[0] == short)
-        leading, rest = [*leading, *rest[:taken]], rest[taken:]
-    if not rest or rest[0] in {"--help", "-h"}:
-        return rest
-    command = 1 + (rest[0] in GROUPS and len(rest) > 1)
-    return [*rest[:command], *leading, *rest[command:]]
+        else:
+            taken = 1 + (GLOBAL_FLAGS[short] and not equals and rest[0] == short)
+            leading, rest = [*leading, *rest[:taken]], rest[taken:]
+    if " ".join(words) in PREFIXES:
+        return words
+    return [*words, *(leading if words else ()), *rest]
 
 
 def main() -> None:

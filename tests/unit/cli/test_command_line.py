@@ -80,6 +80,8 @@ def test_the_options_of_every_command_are_shown_once(capsys: pytest.CaptureFixtu
         ["-snats://127.0.0.1:1", "get", "b"],
         ["--server", "nats://127.0.0.1:1", "--timeout=1", "get", "b"],
         ["--server=nats://127.0.0.1:1", "--no-kube", "gc", "plan"],
+        ["gc", "-s", "nats://127.0.0.1:1", "plan"],
+        ["repair", "--timeout=1", "external", "--server=nats://127.0.0.1:1", "list"],
         ["get", "b", "-s", "nats://127.0.0.1:1"],
     ],
 )
