@@ -28,6 +28,8 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    "--in-process-gpu",
+    "--renderer-process-limit=1",
 )
 expect.set_options(timeout=LIMIT_MS)
 

@@ -136,7 +136,7 @@ async def check(stores: Stores, steps: list[tuple[Any, ...]]) -> None:
     assert not second_plan.summary.changes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(STEPS)
 def test_a_plan_equals_the_next_run_in_memory(steps: list[tuple[Any, ...]]) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

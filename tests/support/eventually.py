@@ -7,8 +7,8 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
-PAUSE_MAX_S = 0.25
-PAUSE_FACTOR = 5  # a wait takes at most a sixth of a processor
+PAUSE_MAX_S = 1.0
+PAUSE_FACTOR = 9  # a wait takes at most a tenth of a processor
 
 
 @overload

@@ -243,7 +243,7 @@ async def meddling(bed: KubeTestBed, keys: list[str], *, seed: int = 0) -> Async
         while not stopped.is_set():
             with suppress(*FAILURES, AssertionError, HTTPException):
                 await act()
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.01)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(work())
