@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -289,11 +289,11 @@ class KeyViews:
         messages = await store.messages(check_key(key))
         if not messages:
             raise NotFoundError(f"{object_bucket} has no {key}, and no revision of it")
-        after = _revision(messages, second or messages[-1].revision, key)
+        after = message_at(object_bucket, messages, key, second or messages[-1].revision)
         earlier = [message for message in messages if message.revision < after.revision]
         before = earlier[-1] if earlier else None
         if first is not None:
-            before = _revision(messages, first, key)
+            before = message_at(object_bucket, messages, key, first)
         differences = shown_differences(store, before, after)
         revisions = {"from": 0 if before is None else before.revision, "to": after.revision}
         more = len(differences[DIFFERENCES_MAX:])
@@ -362,15 +362,6 @@ async def _part(name: str, work: Awaitable[T], errors: dict[str, Problem]) -> T 
     except (NatsctlError, TimeoutError) as error:
         errors[name] = problem_of(error)
         return None
-
-
-def _revision(messages: Sequence[Message], revision: int, key: str) -> Message:
-    for message in messages:
-        if message.revision == revision:
-            return message
-    if revision < messages[0].revision:
-        raise NotFoundError(f"revision {revision} of {key} is not kept any more")
-    raise UsageError(f"{revision} is not a revision of {key}")
 
 
 def _shown_revision(store: BucketStore, before: Message | None, message: Message) -> Fields:

@@ -2,9 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -22,6 +22,7 @@ from natsctl.operate.statuses import (
     StatusRow,
     absent_statuses,
     known_controllers,
+    missing,
     problem_of,
     reports_of,
 )
@@ -159,14 +160,8 @@ def states_of(report: ControllerStatuses) -> dict[str, tuple[State, str]]:
     """Return the state and the reason of each key that daemons name, the most urgent state."""
     states: dict[str, tuple[State, str]] = {}
     for status in report.working:
-        lists: tuple[tuple[State, Mapping[str, str]], ...] = (
-            ("quarantined", status.quarantined),
-            ("invalid", status.invalid),
-            ("failing", status.failing),
-            ("paused", status.paused),
-        )
-        for state, reasons in lists:
-            for key, reason in reasons.items():
+        for state in get_args(State):
+            for key, reason in getattr(status, state).items():
                 states.setdefault(key, (state, reason))
     return states
 
@@ -199,11 +194,7 @@ def _causes(report: ControllerStatuses) -> list[FailureCause]:
 
 
 def _partial(rows: Iterable[StatusRow]) -> Partial | None:
-    answered: dict[str, bool] = {}
-    names: dict[str, str] = {}
-    for row in rows:
-        for daemon in row.daemons:
-            names[daemon.id] = daemon.name
-            answered[daemon.id] = answered.get(daemon.id, True) and daemon.answered
-    silent = sorted(names[id_] for id_, has_answered in answered.items() if not has_answered)
-    return Partial(len(names) - len(silent), len(names), silent) if silent else None
+    daemons = [daemon for row in rows for daemon in row.daemons]
+    silent = {daemon.id for daemon in daemons if not daemon.answered}
+    names = {daemon.id: daemon.name for daemon in daemons}
+    return missing(names, names.keys() - silent)

@@ -89,7 +89,7 @@ class TestReads:
 
     async def test_a_revision_that_is_not_kept_is_not_found(self, client: ConsoleClient) -> None:
         reply = await client.get("diff", bucket="greetings", key="shop", **{"from": 900})
-        assert reply.problem[0] == "invalid"
+        assert reply.problem[0] == "not_found"
 
     async def test_an_unknown_controller_is_not_found(self, client: ConsoleClient) -> None:
         reply = await client.get("keys", controller="greeting")
