@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import natsctl
 from natsctl import ControllerRuntime, Kind, NotFoundError, Object, Plan, kv, plan
 from natsctl.core.plan.record import actions_of, declared_merge_keys, schema_of, value_differences
-from natsctl.model.plans import Action
+from natsctl.model.plans import Action, Difference
 from natsctl.model.store import Applied, Listed, Store, Stores
 from natsctl.testing import MemoryStores, VirtualTimeLoop
 from natsctl.testing.harness import QUIET_STEPS, STEP_S
@@ -216,6 +216,28 @@ def test_an_item_is_named_by_its_merge_keys_in_any_order() -> None:
         ("spec.sites.north.ports[name=ssh].name", None, "ssh"),
         ("spec.sites.north.ports[name=ssh].number", None, 22),
     ]
+
+
+def changed(before: object, after: object) -> list[Difference]:
+    return list(value_differences(SITES, msgspec.json.encode(before), msgspec.json.encode(after)))
+
+
+def test_secrets_are_masked_and_those_that_differ_are_told_apart() -> None:
+    one, two = ({"spec": {"url": f"nats://ann:{word}@host"}} for word in ("hunter1", "hunter2"))
+    assert changed(one, two) == [
+        Difference("spec.url", "nats://***@host (before)", "nats://***@host (after)")
+    ]
+    assert changed(one, {"spec": {"url": [two["spec"]["url"], 1]}}) == [
+        Difference("spec.url", "nats://***@host", ["nats://***@host", 1])
+    ]
+
+
+def test_own_labels_are_shown_if_nothing_else_differs() -> None:
+    owned = [{"metadata": {"labels": {"natsctl.io/owner-key": key}}} for key in ("a", "b")]
+    path = 'metadata.labels["natsctl.io/owner-key"]'
+    assert changed(*owned) == [Difference(path, "a", "b")]
+    added = {**owned[1], "spec": {"sites": 1}}
+    assert [diff.path for diff in changed(owned[0], added)] == ["spec.sites"]
 
 
 def test_a_list_without_merge_keys_is_compared_by_position() -> None:

@@ -477,6 +477,7 @@ async def test_lists_of_a_cluster_in_trouble_are_repeated_twice_a_minute_at_most
         before = harness.runtime.status().watch_restarts
         await asyncio.sleep(600)
         assert 18 <= harness.runtime.status().watch_restarts - before <= 41  # every 15 to 30 s
+        assert "500" in harness.runtime.status().failure
         store.fail(None)
         await asyncio.sleep(31)
         assert harness.runtime.status().failure == ""
@@ -498,6 +499,7 @@ async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> N
             "ConfigMap/default/shop-a is being deleted, held by example.com/hold, b.c/d"
         ]
         held, other = runtime.tree("shop").branches
+        assert held.created
         assert (held.ready, held.reason) == ("Deleting", "held by example.com/hold, b.c/d")
         assert other.ready != "Deleting"
         await controller.sites.delete("shop")

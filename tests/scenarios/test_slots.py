@@ -10,6 +10,7 @@ import pytest
 from natsctl import (
     ConflictError,
     Controller,
+    ControllerRuntime,
     ExistsError,
     InvalidObjectError,
     NotFoundError,
@@ -20,7 +21,7 @@ from natsctl import (
     secondary,
     tertiary,
 )
-from natsctl.testing import Harness, MemoryStore, running
+from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
@@ -333,6 +334,15 @@ async def test_each_write_of_a_sync_is_counted(bench: Bench) -> None:
     record = bench.harness.runtime.explain("shop").syncs[-1]
     assert record not in before
     assert (record.created, record.updated, record.deleted) == (1, 1, 1)
+
+
+async def test_a_runtime_refuses_an_option_of_a_wrong_type() -> None:
+    class Wrong(Controller):
+        apps = primary(APPS)
+        workers = "many"
+
+    with pytest.raises(UsageError, match="workers"):
+        ControllerRuntime(Wrong(), nats=MemoryStores())
 
 
 def test_a_secondary_of_a_kind_without_labels_is_refused() -> None:

@@ -26,7 +26,7 @@ from natsctl.managed import (
     ManagedReconciler,
     Observation,
 )
-from natsctl.managed.links import RECORDS
+from natsctl.managed.links import RECORDS, resolve
 from natsctl.model.documents import Document
 from natsctl.model.store import Store
 from natsctl.testing import MemoryRecorder, MemoryStore
@@ -263,6 +263,10 @@ class Play:
         status = (await self.document(key)).get("status", {})
         conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
         return str(conditions["Synced"].get("message", ""))
+
+    async def resolve(self, *, created: bool, external_name: str = "") -> None:
+        """Store the result of a creation, as `natsctl repair external resolve` does."""
+        await resolve(self.store, "a", created=created, external_name=external_name)
 
     async def finalizers(self, key: str = "a") -> list[str]:
         return list((await self.document(key)).get("metadata", {}).get("finalizers", []))

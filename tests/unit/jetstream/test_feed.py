@@ -1,6 +1,8 @@
 """A feed delivers the messages of a stream in order, and notices when they stop."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -11,7 +13,7 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket import LAST_CONSUMER
-from natsctl.jetstream.feed import HEARTBEAT_S, SILENCE, Feed
+from natsctl.jetstream.feed import HEARTBEAT_S, SILENCE, Feed, hedged
 from natsctl.jetstream.reader import OneTimeClient, RawMessage
 from natsctl.jetstream.watch import KvWatch
 from natsctl.model.store import Deleted, IllegalKey, Listed
@@ -98,6 +100,31 @@ async def failure(feed: Feed) -> str:
 async def exhausted(feed: Feed) -> None:
     while await feed.take():
         pass
+
+
+async def test_a_closed_feed_is_freed(connection: Connection) -> None:
+    feed = feed_on(connection)
+    freed = weakref.ref(feed)
+    feed.close()
+    del feed
+    gc.collect()
+    assert freed() is None
+
+
+async def test_of_two_attempts_that_end_at_once_the_successful_one_counts() -> None:
+    ended, attempts = asyncio.Event(), list[int]()
+
+    async def attempt() -> str:
+        attempts.append(len(attempts))
+        number = attempts[-1]
+        if number == 30:
+            ended.set()
+        await ended.wait()
+        if number != 1:
+            raise ConnectionClosedError
+        return "answer"
+
+    assert await hedged(attempt, every_s=1.0) == "answer"
 
 
 class TestMessages:

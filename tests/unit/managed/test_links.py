@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from natsctl.errors import RetryAfter, StoreError
+from natsctl.errors import RetryAfter, StoreError, UsageError
 from natsctl.managed import KRATEO, AnnotationNames, Managed
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore
-from tests.support.controllers.app_controller import SlowStore
-from tests.support.controllers.disk_reconciler import HELD, CloudClient, Play
+from tests.support.controllers.disk_reconciler import HELD, SYNCED, CloudClient, Play
 
 KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
 
@@ -55,6 +54,18 @@ class TestPlainPuts:
         assert "natsctl repair external resolve disks/a" in await play.message()
         assert "external-create-pending" in await play.annotations()
 
+    async def test_a_person_resolves_a_creation_with_an_unknown_result_once(self) -> None:
+        play = Play()
+        play.cloud.creates_and_fails = True
+        await play.put(size=1)
+        with pytest.raises(TimeoutError):
+            await play.reconcile()
+        await play.resolve(created=True, external_name="disk-1")
+        await play.settle()
+        assert (play.cloud.created, (await play.conditions())["Synced"]) == (["a"], SYNCED)
+        with pytest.raises(UsageError, match="no creation with an unknown result"):
+            await play.resolve(created=False)
+
 
 class TestRecords:
     async def test_the_intent_is_recorded_before_the_creation(self) -> None:
@@ -93,18 +104,6 @@ class TestRecords:
             await play.reconcile()
         assert play.cloud.created == []
         assert await record(play) == json.loads(intent)
-
-    async def test_a_record_of_its_own_whose_answer_was_lost_is_no_other_creation(self) -> None:
-        records = SlowStore(Play().records.kind)
-        records.answers_lost = 1
-        play = Play(records=records)
-        await play.put()
-        await play.settle()
-        assert (play.cloud.created, "CannotCreateExternalResource" in play.reasons) == (
-            ["a"],
-            False,
-        )
-        assert "succeeded" in await record(play)
 
 
 class TestOlderNames:
