@@ -38,10 +38,11 @@ def messages() -> Iterator[str]:
 
 def literals_of(file: Path) -> Iterator[str]:
     """Yield what a test may expect: its string literals, but no docstrings."""
-    tree = ast.parse(file.read_text())
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp) and id(node) not in prose:
+    prose = set[int]()
+    for node in ast.walk(ast.parse(file.read_text())):  # it yields a statement before its value
+        if isinstance(node, ast.Expr):
+            prose.add(id(node.value))
+        elif isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp) and id(node) not in prose:
             yield text_of(node)
 
 
