@@ -124,8 +124,9 @@ class ControllerRuntime(KeyedController):
         """Sync the key now, outside the loop, even if it failed for good; raises its failure.
 
         Needs slots that are `opened` and tables that are `complete`. Raises `PausedError` if the
-        key or the controller is paused.
+        key or the controller is paused, and `UsageError` while the controller runs.
         """
+        self._check_idle()
         paused = self.host.pausing.advice(key, source_of(self._primary.informer.table.kind))
         if paused:
             raise PausedError(paused)

@@ -338,6 +338,11 @@ class KeyedController(Hosted):
         except AttributeError:
             raise UsageError(f"{self.name} has not opened its store yet: run it first") from None
 
+    def _check_idle(self) -> None:
+        """Raise `UsageError` while workers sync: one may have the key that is to be synced now."""
+        if self._loop.queue.answers:
+            raise UsageError(f"{self.name} runs: call resync, which waits until the key is free")
+
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about *key*, for people."""
         self.host.history.event(key, type, reason, message)

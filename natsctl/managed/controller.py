@@ -174,8 +174,9 @@ class ManagedController(KeyedController, Generic[T]):
         """Reconcile the object now, outside the loop; raises its failure.
 
         Needs a store that is `opened` and a table that is `complete`. *last* is the last state of a
-        deleted object.
+        deleted object. Raises `UsageError` while the controller runs.
         """
+        self._check_idle()
         if last is not None:
             self._loop.queue.note(key).last = last
         return await self._reconcile(key, Operation.MANUAL)

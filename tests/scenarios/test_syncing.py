@@ -513,3 +513,14 @@ async def test_the_last_state_of_a_recreated_key_is_the_new_object() -> None:
         last = controller.last[-1]
         assert last is not None
         assert last.spec.text == "second"
+
+
+async def test_a_sync_outside_of_the_loop_is_refused_while_a_worker_may_have_the_key() -> None:
+    async with running(Configurable()) as harness:
+        await app_client(harness).app("shop")
+        await harness.run_until_idle()
+        with pytest.raises(UsageError, match="runs: call resync"):
+            await harness.runtime.sync("shop")
+    async with harness.runtime.opened():
+        await harness.runtime.complete()
+        assert await harness.runtime.sync("shop") is None

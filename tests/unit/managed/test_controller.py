@@ -95,6 +95,15 @@ class TestHistory:
 
 
 class TestSyncOutsideOfTheLoop:
+    async def test_it_is_refused_while_a_worker_may_have_the_key(
+        self, controller: Disks, play: Play
+    ) -> None:
+        await play.put()
+        async with ran(controller):
+            await asyncio.sleep(1)
+            with pytest.raises(UsageError, match="runs: call resync"):
+                await controller.sync("a")
+
     async def test_the_resource_of_an_object_whose_history_is_gone_is_deleted(
         self, controller: Disks, play: Play, cloud: Cloud
     ) -> None:
