@@ -133,20 +133,23 @@ class FailingKeys:
             self._unwritten[key] = 0.0
             self._wake.set()
 
-    def observe(self, name: str, stored: Stored | None) -> None:
-        """Note a record as the watch shows it; None if it was deleted."""
-        key = name.removeprefix(self.prefix)
+    def observe(self, key: str, stored: Stored | None, *, held: bool) -> None:
+        """Note the record of a key as the watch shows it; None if it was deleted.
+
+        Unless this process *held* the key, another one knows better what became of it.
+        """
         state, known = self.keys.get(key), self._records.get(key)
+        follows = state is not None and (state.sync is None or not held)
         failure = None if stored is None else failure_in(stored.value)
         if stored is None or failure is None:
             self._records.pop(key, None)
-            if state is not None and state.sync is None:
+            if follows:
                 self._over(key)
         elif known is None or known.revision < stored.revision:
             self._records[key] = stored
             if state is None and key not in self._unwritten:  # else it has to be deleted
                 self.keys[key] = FailingKey(failure)
-            elif state is not None and state.sync is None:
+            elif state is not None and follows:
                 state.failure = failure
 
     async def write(self, store: Store) -> None:

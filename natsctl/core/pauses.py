@@ -332,7 +332,9 @@ class Pausing:
 
     def _observe(self, change: Change[Any]) -> None:
         if change.key.startswith(self.failing.prefix):
-            self.failing.observe(change.key, change.after)
+            key = change.key.removeprefix(self.failing.prefix)
+            held = any(each.holds(key) for each in self.keys)
+            self.failing.observe(key, change.after, held=held)
         elif change.key == controller_record(self.controller):
             text = None if change.after is None else change.after.value.decode(errors="replace")
             pause = None if text is None else parse_pause(text)

@@ -248,6 +248,22 @@ async def test_a_damaged_record_of_a_failure_is_ignored(
         assert hosted.status().failing_since["a"].year < 2100
 
 
+async def test_a_key_that_recovered_in_another_process_fails_anew(
+    make: Make, stores: MemoryStores
+) -> None:
+    records = stores.store(kv(bytes, bucket="natsctl"))
+    async with running(make(stores, [])) as hosted:
+        await eventually(lambda: recorded(stores))
+        before = hosted.status().failing_since["a"]
+        hosted.hold_only(())
+        await records.delete("controllers.things.failing.a")  # by the process that has it now
+        await asyncio.sleep(10)
+        hosted.hold_only(("a",))
+        hosted.resync("a")
+        await eventually(lambda: hosted.status().failing)
+        assert hosted.status().failing_since["a"] > before
+
+
 def repair(controller: Things | Watching | Syncing) -> None:
     """Let the syncs succeed from now on."""
     if isinstance(controller, Things):
