@@ -247,7 +247,10 @@ class SyncLoop(Generic[K]):
         self._ready, self.has = mask, keys_in(mask, count)
 
     async def _lost(self) -> None:
-        if self._leadership is not None and not self._leadership.mask:
+        leadership = self._leadership
+        if leadership is not None and leadership.mask:
+            self.paused.quarantine.keep(keys_in(leadership.mask, leadership.count))
+        elif leadership is not None:
             self.queue.feed_no_more()
         await self.queue.keep(self.has)
         if self._listener is not None:

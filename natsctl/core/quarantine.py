@@ -353,6 +353,12 @@ class Quarantine:
             self._over.add(key)
             self._changed.set()
 
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the suspects that another process syncs by now: this one never will."""
+        for key in [key for key in self.suspects if not wanted(key)]:
+            del self.suspects[key]
+        self._look()
+
     def _look(self) -> None:
         """Let the workers ask before each sync, or not any more."""
         unsure = self.suspects or self.deaths or self._claimed

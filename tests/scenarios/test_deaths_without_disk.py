@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from natsctl.core.coordination.term import Leadership
+from natsctl.core.coordination.term import SHARES, Leadership
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
 from tests.support.controllers.quarantined_apps import (
@@ -179,3 +179,23 @@ async def test_a_sync_that_is_cancelled_at_the_end_of_a_term_leaves_the_record()
             await harness.run_for(1)
             (record,) = await records(stores)
             assert (record["keys"], record["alone"]) == ([], False)
+
+
+async def test_a_suspect_of_a_share_that_left_delays_nothing_here() -> None:
+    stores, controller = await prepared("shop", "market", "later"), Slow()
+    await die(stores, "7-a", "shop", "market")
+    leadership = Leadership("apps", asyncio.get_running_loop().time, SHARES)
+    leadership.begin(1, until=math.inf, mask=(1 << SHARES) - 1)
+    with on_machine(NO_DISK, leadership=leadership):
+        async with running(controller, stores=stores) as harness:
+            await harness.run_until(lambda: controller.running and len(controller.syncs) == 1)
+            (record,) = await records(stores)
+            (other,) = {"shop", "market"}.difference(record["keys"])
+            leadership.move(leadership.mask & ~(1 << leadership.share_of(other)))
+            await harness.run_until(lambda: len(controller.syncs) == 2)
+            await harness.run_for(1)
+            revisions = await written(stores)
+            await app_client(harness).app("later", "new")
+            await harness.run_for(5)
+            assert (len(controller.syncs), other in controller.syncs) == (3, False)
+            assert await written(stores) == revisions
