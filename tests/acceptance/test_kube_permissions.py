@@ -270,11 +270,3 @@ async def _served(server: KubeCluster) -> bool:
     assert "zoo.example.com" in [group["name"] for group in groups]
     printed = await server.call("GET", "/apis/zoo.example.com/v1")
     return [resource_info["kind"] for resource_info in printed["resources"]] == ["Mouse"]
-
-
-async def test_controllers_without_kubernetes_kinds_need_no_permissions(folder: Path) -> None:
-    printed = await Natsctl(folder)("rbac", "-c", "controllers.greetings:Greetings")
-    assert (printed.status, printed.out) == (0, "")
-    assert "no permissions are needed" in printed.err
-    listed = await Natsctl(folder)("rbac", "-c", "controllers.greetings:Greetings", "-o", "json")
-    assert listed.json["items"] == []

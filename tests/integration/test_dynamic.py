@@ -6,14 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
 import natsctl
 from natsctl import Controller, ControllerRuntime, Object, Selector, kv, primary
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier, kv_kind
 from natsctl.errors import (
-    NotFoundError,
     PermissionDeniedError,
     StoreError,
     StoreMissingError,
@@ -21,6 +19,7 @@ from natsctl.errors import (
 from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
+from tests.support.stores.documents import put
 
 LIMITS = kv_kind("limits")
 KIND = kv(bytes, bucket="limits", history=1)
@@ -56,13 +55,7 @@ class WatcherBed:
 
     async def put(self, key: str, value_max: int = 1, **labels: str) -> None:
         store = await self.nats.open(KIND)
-        body = msgspec.json.encode({"metadata": {"labels": labels}, "spec": {"most": value_max}})
-        try:
-            revision = (await store.get(key)).revision
-        except NotFoundError:
-            await store.create(key, body)
-        else:
-            await store.update(key, body, revision=revision)
+        await put(store, key, {"metadata": {"labels": labels}, "spec": {"most": value_max}})
 
     async def counted(self, count: int) -> None:
         """Check the watch count of the watcher, and wait until the server has as many consumers."""

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
 from natsctl import (
@@ -15,7 +14,6 @@ from natsctl import (
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, GroupVersionKind, ObjectIdentifier
 from natsctl.errors import (
     InvalidInputError,
-    NotFoundError,
     NoVersionedResourceError,
     PermissionDeniedError,
     StoreError,
@@ -24,6 +22,7 @@ from natsctl.model.store import Store
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.stores.custom_resources import cluster, define
+from tests.support.stores.documents import put
 
 CONFIG = GroupVersionKind("", "v1", "ConfigMap")
 CONFIGS = kube("v1", "ConfigMap")
@@ -67,13 +66,7 @@ class WatcherBed:
     async def put(self, name: str, text: str = "hi", **labels: str) -> None:
         """Write an object with this text, which only a ConfigMap keeps, and these labels."""
         key = f"{self.namespace}/{name}"
-        body = msgspec.json.encode({"metadata": {"labels": labels}, "data": {"text": text}})
-        try:
-            revision = (await self._store.get(key)).revision
-        except NotFoundError:
-            await self._store.create(key, body)
-        else:
-            await self._store.update(key, body, revision=revision)
+        await put(self._store, key, {"metadata": {"labels": labels}, "data": {"text": text}})
 
     async def delete(self, name: str) -> None:
         await self._store.delete(f"{self.namespace}/{name}")

@@ -15,7 +15,6 @@ from natsctl import (
     ConflictError,
     Controller,
     KubeObject,
-    NotFoundError,
     Object,
     kube,
     kv,
@@ -27,7 +26,7 @@ from natsctl.model.store import Stored
 from natsctl.testing import in_virtual_time
 from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
 from tests.support.stores import documents
-from tests.support.stores.documents import Document
+from tests.support.stores.documents import Document, put
 
 KEYS = [f"k{number}" for number in range(8)]
 SLOTS = ("parts", "maps")
@@ -105,11 +104,7 @@ class Town:
 
     async def put(self, key: str) -> None:
         self.writes += 1
-        value = msgspec.json.encode({"spec": {"text": f"text {self.writes}"}})
-        try:
-            await self.sites.update(key, value, revision=(await self.sites.get(key)).revision)
-        except NotFoundError:
-            await self.sites.create(key, value)
+        await put(self.sites, key, {"spec": {"text": f"text {self.writes}"}})
 
     async def apply_step(self, action: str, argument: Any) -> None:
         with suppress(ConflictError):  # a sync wrote the object in between

@@ -31,6 +31,7 @@ from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.stores.custom_resources import cluster
+from tests.support.stores.documents import put
 
 KEYS = st.sampled_from(["a", "b"])
 NAMES = st.sampled_from(["x", "y"])
@@ -128,11 +129,7 @@ class World:
         return values
 
     async def _put(self, key: str, value: dict[str, Any]) -> None:
-        store, body = self.nats.store(SITES), json.dumps(value).encode()
-        try:
-            await store.update(key, body, revision=(await store.get(key)).revision)
-        except NotFoundError:
-            await store.create(key, body)
+        await put(self.nats.store(SITES), key, value)
 
     async def _edit(self, maps: ManifestStore, key: str) -> None:
         try:

@@ -22,6 +22,7 @@ from natsctl.testing.harness import QUIET_STEPS, STEP_S
 from tests.support.controllers.app_controller import APPS, PARTS, Apps
 from tests.support.eventually import eventually
 from tests.support.plugins.server_location import new_nats_server
+from tests.support.stores.documents import put
 
 # ---- a plan equals what a controller does afterwards, and a second plan is empty
 
@@ -39,14 +40,6 @@ STEPS = st.lists(
     max_size=12,
 )
 State = dict[tuple[str, str], bytes]
-
-
-async def put(store: Store, key: str, value: dict[str, Any]) -> None:
-    body = json.dumps(value).encode()
-    try:
-        await store.update(key, body, revision=(await store.get(key)).revision)
-    except NotFoundError:
-        await store.create(key, body)
 
 
 async def delete(store: Store, key: str) -> None:

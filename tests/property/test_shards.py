@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from natsctl import Controller, NotFoundError, Object, kv, primary
+from natsctl import Controller, Object, kv, primary
 from natsctl.testing import in_virtual_time
 from tests.support.controllers.sharing_group import MEMBERS_MAX, TTL_S, SharingGroup
 from tests.support.eventually import eventually
+from tests.support.stores.documents import put
 
 KEYS = [f"k{number}" for number in range(24)]
 
@@ -197,11 +197,4 @@ async def apply_step(
 
 
 async def touch(group: SharingGroup[Items], key: str) -> None:
-    items = group.stores.store(Items.items.kind)
-    value = msgspec.json.encode({"spec": {"text": "put"}})
-    try:
-        revision = (await items.get(key)).revision
-    except NotFoundError:
-        await items.create(key, value)
-    else:
-        await items.update(key, value, revision=revision)
+    await put(group.stores.store(Items.items.kind), key, {"spec": {"text": "put"}})

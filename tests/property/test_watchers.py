@@ -17,11 +17,11 @@ from tests.support.controllers.recording_watcher import (
     Site,
     SiteSpec,
     change,
-    put,
     site,
     text,
 )
 from tests.support.stores import documents
+from tests.support.stores.documents import put
 
 Step = tuple[Any, ...]
 

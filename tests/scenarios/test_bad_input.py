@@ -16,8 +16,8 @@ from tests.support.controllers.app_controller import (
     Part,
     PartSpec,
     app_client,
-    put,
 )
+from tests.support.stores.documents import put
 
 JUNK = [
     pytest.param(b"oops", id="no JSON"),
@@ -70,7 +70,7 @@ async def test_an_invalid_object_is_reported_and_its_last_valid_state_is_kept(
     controller = Apps()
     async with running(controller) as harness:
         client = await converged(harness)
-        revision = await put(client.apps, "shop", value)
+        revision = (await put(client.apps, "shop", value)).revision
         await harness.run_until_idle()
 
         shop = controller.apps.get("shop")

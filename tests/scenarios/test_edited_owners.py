@@ -15,10 +15,10 @@ from tests.support.controllers.app_controller import (
     Apps,
     document,
     edit,
-    put,
     running_apps,
 )
 from tests.support.stores import documents
+from tests.support.stores.documents import put
 
 OWNER_KEY = "natsctl.io/owner-key"
 

@@ -15,9 +15,9 @@ from tests.support.controllers.app_controller import (
     PartSpec,
     app_client,
     document,
-    put,
     running_apps,
 )
+from tests.support.stores.documents import put
 
 OURS, THEIRS = "example.com/world", "example.com/theirs"
 

@@ -27,9 +27,9 @@ from tests.support.controllers.app_controller import (
     SlowStores,
     document,
     edit,
-    put,
     running_apps,
 )
+from tests.support.stores.documents import put
 
 MEMORY = kv(bytes, bucket="natsctl")  # has the record of what garbage collection saw
 GRACE_S, GC_INTERVAL_S = 60.0, 30.0

@@ -16,11 +16,11 @@ from tests.support.controllers.app_controller import (
     SlowStores,
     app_client,
     edit,
-    put,
     running_apps,
 )
 from tests.support.controllers.disk_reconciler import DISKS, Disk
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
+from tests.support.stores.documents import put
 
 A_MINUTE = 60.0
 

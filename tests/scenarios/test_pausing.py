@@ -29,8 +29,8 @@ from tests.support.controllers.app_controller import (
     app_client,
     document,
     edit,
-    put,
 )
+from tests.support.stores.documents import put
 
 PAUSED = ("metadata", "annotations", "natsctl.io/paused")
 AN_HOUR = 3600.0

@@ -8,9 +8,9 @@ import pytest
 from natsctl import InformerController, Kind, Object, Plan, Primary, Snapshot, kv, plan
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing import MemoryStores
-from tests.support.controllers.app_controller import put
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk
 from tests.support.eventually import eventually
+from tests.support.stores.documents import put
 
 SITES = kv(Object, bucket="sites")
 MARKS = kv(Object, bucket="marks")

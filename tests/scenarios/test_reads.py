@@ -21,7 +21,10 @@ from natsctl import (
     primary,
 )
 from natsctl.testing import Harness, MemoryStore, MemoryStores, running
-from tests.support.controllers.app_controller import APPS, put
+from tests.support.controllers.app_controller import (
+    APPS,
+)
+from tests.support.stores.documents import put
 
 
 class LimitsSpec(msgspec.Struct, frozen=True):

@@ -10,7 +10,9 @@ from natsctl import StoreMissingError, UsageError
 from natsctl.errors import StoppedError
 from natsctl.resource import Event, Resource
 from natsctl.testing import MemoryStores
-from tests.support.controllers.app_controller import SlowStores, put
+from tests.support.controllers.app_controller import (
+    SlowStores,
+)
 from tests.support.controllers.resource_subscribers import (
     ResourceHarness,
     clock,
@@ -19,6 +21,7 @@ from tests.support.controllers.resource_subscribers import (
     resource_harness,
     synced,
 )
+from tests.support.stores.documents import put
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 

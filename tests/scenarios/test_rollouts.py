@@ -8,7 +8,11 @@ import pytest
 
 from controllers.rollouts import RECHECK_S, Rollouts
 from natsctl.testing import Harness, MemoryStore, running
-from tests.support.controllers.app_controller import document, edit, put
+from tests.support.controllers.app_controller import (
+    document,
+    edit,
+)
+from tests.support.stores.documents import put
 
 EU, US = {"region": "eu"}, {"region": "us"}
 A_MOMENT = 1.0

@@ -17,9 +17,9 @@ from tests.support.controllers.app_controller import (
     app_client,
     document,
     edit,
-    put,
     running_apps,
 )
+from tests.support.stores.documents import put
 
 A_SECOND = 1.0
 OWNER_KEY = "natsctl.io/owner-key"

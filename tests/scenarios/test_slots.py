@@ -30,8 +30,8 @@ from tests.support.controllers.app_controller import (
     Part,
     PartSpec,
     document,
-    put,
 )
+from tests.support.stores.documents import put
 
 OWNER = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"}
 OTHER = {**OWNER, "natsctl.io/owner-key": "bar"}

@@ -27,8 +27,13 @@ from natsctl.kubernetes.transport import Reply, Transport
 from natsctl.kubernetes.watch import Incarnation
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
+from tests.support.controllers.recording_watcher import (
+    SITES,
+    RecordingWatcher,
+    site,
+)
 from tests.support.eventually import eventually
+from tests.support.stores.documents import put
 
 TTL_S = 10.0
 CONFIGS = kube("v1", "ConfigMap", namespace="default")

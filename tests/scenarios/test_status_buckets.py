@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Controller, NotFoundError, Object, UsageError, kv, primary, secondary, tertiary
+from natsctl import Controller, Object, UsageError, kv, primary, secondary, tertiary
 from natsctl.managed import ManagedController
 from natsctl.testing import MemoryStore, running
+from tests.support.stores import documents
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,13 +47,7 @@ class Sites(Controller):
 
 
 async def put(store: MemoryStore, key: str, spec: str, generation: int = 1) -> None:
-    value = json.dumps({"metadata": {"generation": generation}, "spec": spec}).encode()
-    try:
-        stored = await store.get(key)
-    except NotFoundError:
-        await store.create(key, value)
-    else:
-        await store.update(key, value, revision=stored.revision)
+    await documents.put(store, key, {"metadata": {"generation": generation}, "spec": spec})
 
 
 async def kept(store: MemoryStore, key: str) -> Any:

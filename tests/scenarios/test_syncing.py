@@ -27,9 +27,9 @@ from tests.support.controllers.app_controller import (
     app_client,
     document,
     edit,
-    put,
     running_apps,
 )
+from tests.support.stores.documents import put
 
 AN_HOUR = 3600.0
 

@@ -24,10 +24,15 @@ from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import APPS, App, AppClient, Apps
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
-from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
+from tests.support.controllers.recording_watcher import (
+    SITES,
+    RecordingWatcher,
+    site,
+)
 from tests.support.controllers.sharing_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
 from tests.support.stores import documents
+from tests.support.stores.documents import put
 
 MANY = 1_000
 

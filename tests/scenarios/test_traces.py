@@ -17,7 +17,11 @@ from natsctl.testing import MemoryStores, running
 from natsctl.watchers import InformerController, SimpleWatcher
 from tests.support.clients.span_recorder import Recording, recording
 from tests.support.controllers.app_controller import APPS, App, Apps, AppSpec
-from tests.support.controllers.recording_watcher import SITES, put, site
+from tests.support.controllers.recording_watcher import (
+    SITES,
+    site,
+)
+from tests.support.stores.documents import put
 
 log = logging.getLogger("mine")
 

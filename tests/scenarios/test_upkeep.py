@@ -20,9 +20,9 @@ from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
     Apps,
     edit,
-    put,
     running_apps,
 )
+from tests.support.stores.documents import put
 
 Numbers = kv(dict[str, int], bucket="numbers")
 

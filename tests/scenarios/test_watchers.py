@@ -23,11 +23,11 @@ from tests.support.controllers.recording_watcher import (
     SITES,
     RecordingWatcher,
     change,
-    put,
     running,
     site,
     text,
 )
+from tests.support.stores.documents import put
 
 SITE = SITES.name
 

@@ -1,6 +1,8 @@
 """An opinionated watcher misses no change over failures, restarts and downtime."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -22,10 +24,10 @@ from tests.support.controllers.recording_watcher import (
     change,
     finalizers,
     mark_deleted,
-    put,
     running,
     site,
 )
+from tests.support.stores.documents import put
 
 WIDGETS = kube("example.com/v1", "Widget")
 KEY = "athens"
@@ -72,6 +74,16 @@ def behind_a_slow_watcher(
 
 async def settled() -> None:
     await asyncio.sleep(100)
+
+
+@asynccontextmanager
+async def added(stores: MemoryStores) -> AsyncIterator[RecordingWatcher]:
+    """Watch a site that was added."""
+    recording = RecordingWatcher()
+    async with running(controller(recording), stores):
+        await put(stores.store(SITES), KEY, site("one"))
+        await settled()
+        yield recording
 
 
 class TestAdding:
@@ -167,10 +179,7 @@ class TestUpdating:
     async def test_only_a_change_of_spec_or_labels_is_an_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
+        async with added(stores) as recording:
             await change(sites, KEY, "status", to={"seen": True})
             await change(sites, KEY, "spec", "text", to="two")
             await change(sites, KEY, "metadata", "labels", to={"region": "eu"})
@@ -196,10 +205,7 @@ class TestUpdating:
     async def test_a_failed_update_is_retried_after_a_status_write(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
+        async with added(stores) as recording:
             recording.failures = 1
             await change(sites, KEY, "spec", "text", to="two")
             await asyncio.sleep(1)
@@ -212,10 +218,7 @@ class TestDeleting:
     async def test_an_object_marked_deleted_gets_one_delete_and_is_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
+        async with added(stores) as recording:
             await mark_deleted(sites, KEY)
             await settled()
         assert recording.calls == ["add athens one", "delete athens one"]
@@ -224,10 +227,7 @@ class TestDeleting:
     async def test_a_failed_delete_keeps_the_object_and_is_retried(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
+        async with added(stores) as recording:
             recording.failures = 1
             await mark_deleted(sites, KEY)
             await asyncio.sleep(1)
@@ -259,10 +259,7 @@ class TestDeleting:
     async def test_an_object_deleted_despite_its_finalizer_gets_a_delete_of_its_last_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
+        async with added(stores) as recording:
             recording.failures = 1
             await sites.delete(KEY)
             await settled()
@@ -310,10 +307,7 @@ class TestDeleting:
     async def test_an_object_lost_without_a_delete_marker_gets_no_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        recording = RecordingWatcher()
-        async with running(controller(recording), stores):
-            await put(sites, KEY, site("one"))
-            await settled()
+        async with added(stores) as recording:
             sites.vanish(KEY)
             sites.break_watches()
             await settled()

@@ -11,9 +11,9 @@ from tests.support.controllers.app_controller import (
     AppClient,
     Apps,
     SlowStores,
-    put,
     running_apps,
 )
+from tests.support.stores.documents import put
 
 
 async def test_a_watch_broken_during_a_listing_causes_only_the_necessary_syncs() -> None:

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from controllers.webapps import WebApps, name_of
 from natsctl.testing import Harness, MemoryManifestStore, running
-from tests.support.controllers.app_controller import document, put
+from tests.support.controllers.app_controller import (
+    document,
+)
 from tests.support.stores import documents
+from tests.support.stores.documents import put
 
 APPS, DEFAULTS = WebApps.apps.kind, WebApps.defaults.kind
 SLOTS = (WebApps.configs, WebApps.deployments, WebApps.services)

@@ -11,7 +11,6 @@ import msgspec
 from natsctl import (
     Controller,
     Kind,
-    NotFoundError,
     Object,
     StoreTimeoutError,
     WatchBrokenError,
@@ -21,6 +20,7 @@ from natsctl import (
 )
 from natsctl.model.store import Stored, WatchEvent
 from natsctl.testing import Harness, MemoryStore, MemoryStores, running
+from tests.support.stores.documents import put
 
 
 class AppSpec(msgspec.Struct, frozen=True):
@@ -82,7 +82,8 @@ class AppClient:
 
     async def app(self, key: str, text: str = "hi", parts: tuple[str, ...] = ("main",)) -> int:
         """Put an app as `nats kv put` does: without metadata, whether or not it exists."""
-        return await put(self.apps, key, {"spec": {"text": text, "parts": parts}})
+        stored = await put(self.apps, key, {"spec": {"text": text, "parts": parts}})
+        return stored.revision
 
     async def texts(self) -> dict[str, str]:
         """Return the texts of the parts, by key."""
@@ -108,16 +109,6 @@ class AppClient:
         return [reason for reason, _ in self.events(key)]
 
 
-async def put(store: MemoryStore, key: str, value: bytes | dict[str, Any]) -> int:
-    """Write a value, whether or not the key exists."""
-    body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    try:
-        revision = (await store.get(key)).revision
-    except NotFoundError:
-        return (await store.create(key, body)).revision
-    return (await store.update(key, body, revision=revision)).revision
-
-
 async def edit(store: MemoryStore, key: str, *path: str, to: object) -> int:
     """Change one field of an object and keep the others; None removes the field."""
     changed = await document(store, key)
@@ -128,7 +119,7 @@ async def edit(store: MemoryStore, key: str, *path: str, to: object) -> int:
         del parent[path[-1]]
     else:
         parent[path[-1]] = to
-    return await put(store, key, changed)
+    return (await put(store, key, changed)).revision
 
 
 async def document(store: MemoryStore, key: str) -> dict[str, Any]:

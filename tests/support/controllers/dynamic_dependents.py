@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
-
-from natsctl import Kind, NotFoundError, kube, kv
+from natsctl import Kind, kube, kv
 from natsctl.dynamic import (
     DynamicOptions,
     DynamicWatcher,
@@ -17,8 +15,7 @@ from natsctl.dynamic import (
     kv_kind,
 )
 from natsctl.testing import MemoryManifestStore, MemoryStore, MemoryStores
-from tests.support.controllers.app_controller import put
-from tests.support.stores.documents import Document
+from tests.support.stores.documents import Document, put
 
 SECRET = GroupVersionKind("", "v1", "Secret")
 NODE = GroupVersionKind("", "v1", "Node")
@@ -112,14 +109,7 @@ class DynamicHarness:
 
     async def put_secret(self, key: str, text: str = "hi", **labels: str) -> None:
         """Write a secret, whether or not it exists."""
-        store = self.secrets
-        body = msgspec.json.encode({"metadata": {"labels": labels}, "data": {"text": text}})
-        try:
-            revision = (await store.get(key)).revision
-        except NotFoundError:
-            await store.create(key, body)
-        else:
-            await store.update(key, body, revision=revision)
+        await put(self.secrets, key, {"metadata": {"labels": labels}, "data": {"text": text}})
 
     async def put_limit(self, key: str, limit: int = 1, **labels: str) -> None:
         """Write a limit, whether or not it exists."""

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from natsctl import Object, kv
-from natsctl.errors import NotFoundError
 from natsctl.model.store import ManifestStores, Store
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController, Snapshot
@@ -74,15 +73,6 @@ def site(text: str = "hi", status: object = None, **metadata: Any) -> bytes:
     """Return the bytes of a site; metadata has the field names of the stored JSON."""
     changed = {"metadata": metadata, "spec": {"text": text}}
     return json.dumps(changed if status is None else {**changed, "status": status}).encode()
-
-
-async def put(store: Store, key: str, value: bytes) -> int:
-    """Write a value, whether or not the key exists."""
-    try:
-        revision = (await store.get(key)).revision
-    except NotFoundError:
-        return (await store.create(key, value)).revision
-    return (await store.update(key, value, revision=revision)).revision
 
 
 async def change(store: Store, key: str, *path: str, to: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from natsctl import ExponentialLimiter
 from natsctl.resource import Event, EventKind, EventStream, Resource
 from natsctl.testing import MemoryStore, MemoryStores
-from tests.support.controllers.app_controller import put
+from tests.support.stores.documents import put
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 EventContent = tuple[str, str, str]  # kind, key, text
@@ -25,7 +25,7 @@ class ResourceHarness:
 
     async def put(self, key: str, text: str = "hi", **metadata: Any) -> int:
         """Write a thing, whether or not it exists."""
-        return await put(self.store, key, value(text, **metadata))
+        return (await put(self.store, key, value(text, **metadata))).revision
 
     async def delete(self, *keys: str) -> None:
         for key in keys:

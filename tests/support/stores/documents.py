@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from natsctl.model.store import Store
+from natsctl.errors import NotFoundError
+from natsctl.model.store import Store, Stored
 
 Document = dict[str, Any]
 
@@ -34,6 +35,16 @@ def merge_patch(document: Document, patch: Document) -> Document:
         elif new is not None:
             result[name] = new
     return result
+
+
+async def put(store: Store, key: str, value: bytes | Document) -> Stored:
+    """Write a value, whether or not the key exists."""
+    body = value if isinstance(value, bytes) else render(value)
+    try:
+        revision = (await store.get(key)).revision
+    except NotFoundError:
+        return await store.create(key, body)
+    return await store.update(key, body, revision=revision)
 
 
 async def edit(store: Store, key: str, **changes: object) -> None:

@@ -59,20 +59,6 @@ def test_a_help_fits_25_lines_and_ends_with_examples(
         assert capsys.readouterr().out == shown
 
 
-def test_the_options_of_every_command_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["options"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    for text in (
-        "-s, --server URL",
-        "NATSCTL_SERVER, NATS_URL",
-        "--kubeconfig FILE",
-        "--secondary",
-    ):
-        assert text in shown
-    assert run(["run", "--help"]) == 0
-    assert "--secondary" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -195,15 +181,12 @@ def test_a_shell_completes_commands_options_and_values(
         (["label", "b", "a=b"], "'b' alone names no object"),
         (["pause", "b"], "natsctl pause --all -c CONTROLLER is for a whole controller"),
         (["events", "--since", "soon"], "is not a time: write 2h, 03:30 or"),
-        (["rbac", "--nats", "-c", "controllers.greetings:Greetings", "-o", "json"], "leave the"),
         (["run", "-c", "nosuchthing"], "write package.module:Name"),
         (["run", "-c", "nosuchthing:X"], "there is no module nosuchthing"),
         (["run", "-c", "a:B", "--port", "1"], "--store-dir and --port need --embedded"),
         (["run", "-c", "a:B", "--no-kube", "--kubeconfig", "k"], "--no-kube excludes"),
         (["plan", "-c", WEBAPPS, "--no-kube"], "WebApps.configs is kept"),
-        (["rbac", "-c", "controllers.webapps:WebApps", "--namespace", "a"], "--service-account"),
         (["get", "b", "k", "--timeout", "never"], "must be a number of seconds"),
-        (["health"], "give --listen HOST:PORT"),
         (["health", "--listen", "everywhere"], "HOST:PORT"),
         (["get", "b", "k", "--user", "ann"], "without a password"),
     ],

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from natsctl import UsageError, kube, kv
-from natsctl.errors import ConflictError, RetryAfter, StoreError, StoreTimeoutError, TooLargeError
+from natsctl.errors import ConflictError, RetryAfter, StoreError, StoreTimeoutError
 from natsctl.managed import (
     AnnotationNames,
     ExternalClientFns,
@@ -359,18 +359,6 @@ class TestUpdate:
         assert (await play.message()).startswith(f"cannot {call}: ValueError: no")
         assert await play.finalizers() == HELD
 
-    async def test_a_difference_is_logged_at_debug_level(
-        self, play: Play, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        await play.put(size=1)
-        await play.settle()
-        await play.put(size=2)
-        with caplog.at_level(logging.DEBUG):
-            await play.reconcile()
-        message = "external resource differs"
-        levels = [log.levelname for log in caplog.records if message in log.getMessage()]
-        assert levels == ["DEBUG"]
-
 
 def late_client(*, late: bool = True, **fields: Any) -> ExternalClientFns[Disk]:
     async def observe(managed: Managed[Disk]) -> Observation:
@@ -625,12 +613,6 @@ class TestOptions:
         assert 50 <= min(delays_s) < 57
         assert 63 < max(delays_s) <= 70
 
-    async def test_a_hook_sets_the_poll_interval_of_an_object(self) -> None:
-        play = Play(poll_interval_hook=lambda managed, usual_s: usual_s * managed.spec["size"])
-        await play.put(size=3)
-        await play.reconcile()
-        assert await play.reconcile() == 180
-
 
 class TestConnecters:
     @staticmethod
@@ -735,20 +717,8 @@ class TestOutages:
         assert play.cloud.created == ["a"]
 
 
-def has(document: dict[str, Any], annotation: str) -> bool:
-    return annotation in document.get("metadata", {}).get("annotations", {})
-
-
 class TestRefusedWrites:
     """The managed object cannot be written, but its status can."""
-
-    @staticmethod
-    async def _failed(play: Play, subject: str) -> None:
-        with pytest.raises(TooLargeError):
-            await play.reconcile()
-        assert (await play.conditions())["Synced"] == FAILED
-        assert await play.message() == f"cannot store {subject}: TooLargeError: it is too large"
-        assert play.reasons[-1] == "CannotUpdateManagedResource"
 
     @pytest.mark.parametrize("everything", [False, True])
     async def test_the_error_of_create_is_raised_although_its_result_cannot_be_stored(
@@ -775,8 +745,8 @@ class TestRefusedWrites:
         assert play.cloud.created == ["a"]
 
 
-class _WrappedStore:
-    """A wrapper of a cluster store."""
+class _GenerationStore:
+    """A kind without a status subresource: each status write increments the generation."""
 
     def __init__(self, inner: MemoryManifestStore) -> None:
         self.kind = inner.kind
@@ -785,10 +755,6 @@ class _WrappedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-
-class _GenerationStore(_WrappedStore):
-    """A kind without a status subresource: each status write increments the generation."""
-
     async def patch_status(self, key: str, patch: Any, *, revision: int | None = None) -> Stored:
         await self.inner.patch_status(key, patch, revision=revision)
         document: dict[str, Any] = self.inner.document(key)
@@ -796,26 +762,17 @@ class _GenerationStore(_WrappedStore):
         return await self.inner.get(key)
 
 
-class TestCustomResources:
-    """The managed object is a custom resource."""
-
-    @staticmethod
-    def _play(
-        wrapper: type[_WrappedStore] | None = None, **options: Any
-    ) -> tuple[Play, MemoryManifestStore]:
-        inner = MemoryCluster(MemoryRecorder()).store(CUSTOM_DISKS)
-        store: Any = inner if wrapper is None else wrapper(inner)
-        return Play(store=store, kind=CUSTOM_DISKS, **options), inner
-
-    async def test_a_status_write_that_increments_the_generation_causes_no_loop(self) -> None:
-        play, store = self._play(_GenerationStore)
-        await play.put("shop/a")
+async def test_a_status_write_that_increments_the_generation_causes_no_loop() -> None:
+    inner = MemoryCluster(MemoryRecorder()).store(CUSTOM_DISKS)
+    store: Any = _GenerationStore(inner)
+    play = Play(store=store, kind=CUSTOM_DISKS)
+    await play.put("shop/a")
+    for _ in range(2):
         await play.settle("shop/a")
-        await play.settle("shop/a")
-        writes = store.writes
-        for _ in range(5):
-            await play.reconcile("shop/a")
-        assert store.writes == writes
+    writes = inner.writes
+    for _ in range(5):
+        await play.reconcile("shop/a")
+    assert inner.writes == writes
 
 
 class WeakKey(str):

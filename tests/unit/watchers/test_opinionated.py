@@ -12,9 +12,9 @@ from tests.support.controllers.recording_watcher import (
     SITES,
     RecordingWatcher,
     mark_deleted,
-    put,
     site,
 )
+from tests.support.stores.documents import put
 
 
 @pytest.mark.parametrize(
