@@ -86,9 +86,17 @@ class Shops(Controller):
         self.writes: dict[str, int] = {}  # by the objects' uids
 
     async def sync_handler(self, key: str) -> None:
+        self.check_pause(key)
+        await self.sync(key)
+
+    def check_pause(self, key: str) -> None:
+        """Report a sync that begins although its key is paused; a pause may come later."""
         pause, report = self.runtime.explain(key).paused, life_of_task().network.on_overlap
         if pause is not None and not pause.controller:
             report(f"{key} is synced although it is paused")
+
+    async def sync(self, key: str) -> None:
+        report = life_of_task().network.on_overlap
         await handle(key)
         shop = self.shops.get(key)
         if shop is None:
@@ -126,10 +134,11 @@ class Held(Shops):
     """Keeps the image of each shop in a cloud, and holds the shop until it is removed there."""
 
     async def sync_handler(self, key: str) -> None:
+        self.check_pause(key)
         await finalized(self.shops, key, HOLD, apply=self.provide, cleanup=self.clean_up)
 
     async def provide(self, key: str, shop: Shop) -> None:
-        await super().sync_handler(key)
+        await self.sync(key)
         await provide(key, {"image": shop.spec.image})
 
     async def clean_up(self, key: str, _shop: Shop) -> None:
