@@ -24,34 +24,16 @@ from tests.benchmarks import (
     bench_live,
     bench_members,
     bench_memory,
-    bench_queue,
     bench_reconnect,
     bench_record,
     bench_shards,
     bench_stall,
 )
 from tests.benchmarks.support.measured_server import QUICK, Sizes
-from tests.benchmarks.support.results import Row, limited, shown, summary, table
+from tests.benchmarks.support.results import Row, summary, table
 from tests.support.servers.nats_server import program
 
-CYCLES_MIN = 400_000
 MILLION = 1_000_000
-
-
-async def queue(_sizes: Sizes) -> list[Row]:
-    rates = await asyncio.to_thread(bench_queue.run)
-    rows = [shown(f"  {name}", "", [value]) for name, value in rates.items()]
-    cycles = rates["queue, all at once, cycles/s"]
-    return [
-        limited(
-            "queue: add, get, forget, done",
-            "/s",
-            [cycles],
-            target=f">= {CYCLES_MIN:,}",
-            enough=lambda rate: rate >= CYCLES_MIN,
-        ),
-        *rows,
-    ]
 
 
 BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
@@ -67,7 +49,6 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "console-page": bench_console_page.run,
     "help": bench_help.run,
     "hooks": bench_hooks.run,
-    "queue": queue,
     "shards": bench_shards.run,
     "members": bench_members.run,
 }

@@ -339,7 +339,7 @@ async def test_each_write_of_a_sync_is_counted(bench: Bench) -> None:
 async def test_a_runtime_refuses_an_option_of_a_wrong_type() -> None:
     class Wrong(Controller):
         apps = primary(APPS)
-        workers = "many"
+        workers = "many"  # type: ignore[assignment]  # the mistake
 
     with pytest.raises(UsageError, match="workers"):
         ControllerRuntime(Wrong(), nats=MemoryStores())
