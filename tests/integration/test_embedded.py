@@ -120,9 +120,14 @@ async def test_a_folder_is_free_again_after_its_process_was_killed(
 
 
 async def test_a_folder_is_used_by_one_server_at_a_time(tmp_path: Path) -> None:
-    async with EmbeddedServer(tmp_path):
+    folder = tmp_path / "new" / "data"
+    async with EmbeddedServer(folder):
         with pytest.raises(UsageError, match="is in use by another private nats-server"):
-            await EmbeddedServer(tmp_path).__aenter__()
+            await EmbeddedServer(folder).__aenter__()
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(UsageError, match="cannot keep its data in"):
+        await EmbeddedServer(file / "data").__aenter__()
 
 
 async def test_failed_returns_when_the_server_dies(tmp_path: Path) -> None:
