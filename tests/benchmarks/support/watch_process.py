@@ -8,11 +8,13 @@ ends when its standard input is closed.
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -100,6 +102,77 @@ async def naive_json(url: str, seen: Seen) -> None:
     await naive(url, seen, plain=True)
 
 
+class Bare(asyncio.Protocol):
+    """A socket whose messages are decoded and handled, and nothing else: the limit in Python.
+
+    It keeps nothing, checks no order, and makes no task, queue or message object.
+    """
+
+    def __init__(self, seen: Seen) -> None:
+        self.closed = asyncio.get_running_loop().create_future()
+        self._seen = seen
+        self._decode = msgspec.json.Decoder(Item).decode
+        self._rest = b""
+        subject = re.escape(f"$KV.{BUCKET}.".encode())
+        self._value = re.compile(rb"MSG %b(\S+) 1 \S+ (\d+)\r\n" % subject).match
+        self._other = re.compile(rb"(?:HMSG \S+ 1 (?:(\S+) )?\d+ (\d+)|[A-Z+-].*)\r\n").match
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        consumer = {
+            "stream_name": f"KV_{BUCKET}",
+            "config": {
+                "deliver_subject": "bare",
+                "deliver_policy": "last_per_subject",
+                "filter_subject": f"$KV.{BUCKET}.>",
+                "ack_policy": "none",
+                "flow_control": True,
+                "idle_heartbeat": 5_000_000_000,
+            },
+        }
+        body = msgspec.json.encode(consumer)
+        create = b"PUB $JS.API.CONSUMER.CREATE.KV_%b nobody %d\r\n%b\r\n"
+        self._transport.write(b'CONNECT {"verbose":false,"headers":true}\r\nSUB bare 1\r\n')
+        self._transport.write(create % (BUCKET.encode(), len(body), body))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.closed.set_result(None)
+
+    async def handle(self, key: str, item: Item) -> None:
+        self._seen(key, item.spec.replicas)
+
+    def data_received(self, data: bytes) -> None:
+        data, position = self._rest + data, 0
+        while True:
+            if frame := self._value(data, position):
+                end = frame.end() + int(frame[2])
+                if end + 2 > len(data):
+                    break
+                with suppress(StopIteration):
+                    item = self._decode(data[frame.end() : end])
+                    self.handle(frame[1].decode(), item).send(None)
+                position = end + 2
+            elif frame := self._other(data, position):
+                end = frame.end() + (0 if frame[2] is None else int(frame[2]) + 2)
+                if end > len(data):
+                    break
+                if frame[1]:
+                    self._transport.write(b"PUB %b 0\r\n\r\n" % frame[1])
+                elif data.startswith(b"PING", position):
+                    self._transport.write(b"PONG\r\n")
+                position = end
+            else:
+                break
+        self._rest = data[position:]
+
+
+async def bare(url: str, seen: Seen) -> None:
+    host, port = url.removeprefix("nats://").split(":")
+    loop = asyncio.get_running_loop()
+    _, protocol = await loop.create_connection(lambda: Bare(seen), host, int(port))
+    await protocol.closed
+
+
 async def nothing(_url: str, _seen: Seen) -> None:
     """Wait for ever."""
     await asyncio.Event().wait()
@@ -110,6 +183,7 @@ SIDES: dict[str, Callable[[str, Seen], Awaitable[None]]] = {
     "naive": naive,
     "naive, json": naive_json,
     "naive, holding": naive_holding,
+    "bare": bare,
     "nothing": nothing,
 }
 
