@@ -1,7 +1,6 @@
 """`natsctl plan` shows what a controller would do on real servers, and writes nothing there."""
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -31,20 +30,6 @@ async def _pause(natsctl: Natsctl, controller: str) -> None:
         return status["paused_controller"] is not None
 
     await eventually(is_paused)
-
-
-async def _has(natsctl: Natsctl, bucket: str, key: str) -> bool:
-    assert (await natsctl("get", bucket, key)).status == 0
-    return True
-
-
-async def test_a_plan_stores_nothing_in_nats(natsctl: Natsctl, nats_server: NatsServer) -> None:
-    for key in ("shop", "market"):
-        await natsctl.done("put", "greetings", key, "spec: {text: hi}", "--create-bucket")
-    before = await nats_contents(nats_server.url)
-    result = await natsctl("plan", "-c", GREETINGS, "-o", "json", "--exit-code")
-    assert (result.status, result.json["summary"]["create"]) == (10, 2)
-    assert await nats_contents(nats_server.url) == before
 
 
 async def test_a_plan_for_a_cluster_shows_defaults_and_stores_nothing(
@@ -113,47 +98,4 @@ async def test_a_daemon_plans_for_a_cluster_as_a_dry_run(
 
 async def _nothing_to_do(natsctl: Natsctl) -> bool:
     assert (await natsctl("plan", "-c", WEBAPPS, "--exit-code")).status == 0
-    return True
-
-
-async def test_a_dry_run_beside_a_daemon_writes_nothing_and_neither_leads_nor_shares(
-    natsctl: Natsctl, nats_server: NatsServer
-) -> None:
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    # nothing of a process may expire between the two readings of the server
-    live = ("run", "-c", GREETINGS, "--leader-elect", "--lease-ttl", "600")
-    async with natsctl.running("run", "-c", GREETINGS, "--dry-run") as first:
-        await first.logged("planned a change", times=2)
-        async with (
-            natsctl.running(*live) as leader,
-            natsctl.running("run", "-c", GREETINGS, "--dry-run") as second,
-        ):
-            await eventually(lambda: _has(natsctl, "routes", "shop"))
-            await eventually(lambda: _modes(natsctl, ["dry-run", "dry-run", "leader"]))
-            await eventually(lambda: _planned(natsctl, []))
-            status = await natsctl("status")
-            assert "more than once" not in status.out + status.err
-            for ended in (leader, second):
-                assert await ended.ends(signal.SIGTERM) == 0
-        before = await nats_contents(nats_server.url)
-        await natsctl.done("put", "greetings", "market", "spec: {text: ho}")
-        await first.logged("object=market", times=2)
-        await eventually(lambda: _planned(natsctl, ["create", "status"], "market"))
-        after = await nats_contents(nats_server.url)
-        del before["KV_greetings"], after["KV_greetings"]  # the user wrote there
-        assert after == before
-
-
-async def _modes(natsctl: Natsctl, modes: list[str]) -> bool:
-    result = await natsctl("status", "-o", "json")
-    assert sorted(status["mode"] for status in result.json) == modes
-    return True
-
-
-async def _planned(natsctl: Natsctl, planned: list[str], key: str = "shop") -> bool:
-    """Check that the dry runs plan these actions for the key."""
-    explained = await natsctl("describe", "greetings", key, "-o", "json")
-    for answer in explained.json:
-        if answer["planned"] is not None:
-            assert [action["action"] for action in answer["planned"]["actions"]] == planned
     return True

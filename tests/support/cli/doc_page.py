@@ -14,7 +14,9 @@ _READ_ONLY = re.compile(
     r"natsctl (get|history|status|explain|describe|events|doctor|plan|gc plan|replay|wait|health)\b"
     r"|natsctl repair external list\b|kubectl get\b|curl\b|cat\b"
 )
-_DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|console|get -w)\b")
+_DAEMON = re.compile(
+    r"(cd \S+ && |(\w+=\S+ )+)?(natsctl (run|console|(get|status|events) -w)|nats-server)\b"
+)
 _PORT = re.compile(r"\b808\d\b")
 _INTERRUPT = "^C"
 

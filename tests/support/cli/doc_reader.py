@@ -37,9 +37,9 @@ class Terminal:
     async def interrupt(self) -> str:
         """Interrupt the command, and return its output.
 
-        Its status is 0, or 130 if it only shows objects.
+        Its status is 0, or 130 if it only shows changes.
         """
-        expected = 130 if " get " in self.command else 0
+        expected = 130 if " -w" in self.command else 0
         self._process.send_signal(signal.SIGINT)
         async with asyncio.timeout(LIMIT_S):
             assert await self._process.wait() == expected, self._log.read_text()
@@ -136,7 +136,7 @@ class Reader:
     async def _start(self, step: RunCommand) -> None:
         self._logs += 1
         file = self._folder.parent / f"terminal-{self._logs}.log"
-        command = step.command.replace("natsctl", "exec natsctl", 1)
+        command = re.sub(r"\b(natsctl|nats-server)\b", r"exec \1", step.command, count=1)
         environ = dict(self._environ)
         if "--embedded" in command:  # it refuses another server
             environ.pop("NATSCTL_SERVER", None)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from tests.support.servers.kube_cluster import KubeCluster
@@ -65,19 +64,6 @@ class Namespace:
     def app(self, **spec: object) -> str:
         """Return the value of a WebApp object for this namespace."""
         return json.dumps({"spec": {"image": "web:1", "namespace": self.name, **spec}})
-
-
-def unreachable(folder: Path) -> Path:
-    """Return a kubeconfig of an unreachable cluster."""
-    file = folder / "unreachable.yaml"
-    file.write_text(
-        """
-clusters: [{name: it, cluster: {server: "https://127.0.0.1:1"}}]
-contexts: [{name: it, context: {cluster: it}}]
-current-context: it
-"""
-    )
-    return file
 
 
 def without(

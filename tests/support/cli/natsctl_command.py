@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -123,39 +123,37 @@ class Natsctl:
         self.environ |= environ or {}
         self._logs = 0
 
-    async def __call__(self, *words: str, stdin: str = "", stdout: IO[str] | int = PIPE) -> Result:
+    async def __call__(self, *words: str, stdin: str = "") -> Result:
         if self.fresh:
-            return await self._fresh(*words, stdin=stdin, stdout=stdout)
-        files = [(os.pipe() if stdout == PIPE else None), os.pipe()]
+            return await self._fresh(*words, stdin=stdin)
+        pipes = [os.pipe(), os.pipe()]
         with tempfile.TemporaryFile() as stdin_file:
             stdin_file.write(stdin.encode())
             stdin_file.seek(0)
-            ends = [pipe[1] if pipe else stdout for pipe in files]
+            ends = [writer for _, writer in pipes]
             process = await self._fork(*words, stdin=stdin_file.fileno(), files=ends)
-        for pipe in files:
-            if pipe:
-                os.close(pipe[1])
-        reads = (read_to_end(pipe[0]) if pipe else asyncio.sleep(0, b"") for pipe in files)
+        for writer in ends:
+            os.close(writer)
         async with asyncio.timeout(LIMIT_S):
-            out, err = await asyncio.gather(*reads)
+            out, err = await asyncio.gather(*(read_to_end(reader) for reader, _ in pipes))
             return Result(await process.wait(), out.decode(), err.decode())
 
-    async def _fresh(self, *words: str, stdin: str, stdout: IO[str] | int) -> Result:
+    async def _fresh(self, *words: str, stdin: str) -> Result:
         process = await asyncio.create_subprocess_exec(
             *self._program(*words),
             cwd=self.folder,
             env=self.environ,
             stdin=PIPE,
-            stdout=stdout,
+            stdout=PIPE,
             stderr=PIPE,
         )
         async with asyncio.timeout(LIMIT_S):
             out, err = await process.communicate(stdin.encode())
         assert process.returncode is not None
-        return Result(process.returncode, (out or b"").decode(), err.decode())
+        return Result(process.returncode, out.decode(), err.decode())
 
-    async def _fork(self, *words: str, stdin: int, files: Sequence[IO[str] | int]) -> ForkedProcess:
-        out, err = (file if isinstance(file, int) else file.fileno() for file in files)
+    async def _fork(self, *words: str, stdin: int, files: Sequence[int]) -> ForkedProcess:
+        out, err = files
         return await FORKS.start(
             words, folder=self.folder, environ=self.environ, stdin=stdin, stdout=out, stderr=err
         )
@@ -192,29 +190,6 @@ class Natsctl:
                 process.kill()
                 await process.wait()
 
-    @asynccontextmanager
-    async def piped(
-        self, *words: str
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.subprocess.Process]]:
-        """Run a command whose output can be read during the context."""
-        with (self.folder / "piped.err").open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *self._program(*words),
-                cwd=self.folder,
-                env=self.environ,
-                stdout=(pipe := os.pipe())[1],
-                stderr=errors,
-            )
-        os.close(pipe[1])
-        reader = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe[0], "rb")
-        )
-        try:
-            yield reader, process
-        finally:
-            transport.close()
-
     async def typed(self, answer: str, *words: str) -> int:
         """Run a command on a terminal, type an answer, and return the status."""
         own_end, other_end = pty.openpty()
@@ -231,7 +206,7 @@ class Natsctl:
         """Run a command with a terminal as standard error, and return both outputs."""
         own_end, other_end = pty.openpty()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as empty_file:
-            ends: list[IO[str] | int] = [out.fileno(), other_end]
+            ends = [out.fileno(), other_end]
             process = await self._fork(*words, stdin=empty_file.fileno(), files=ends)
             os.close(other_end)
             async with asyncio.timeout(LIMIT_S):
