@@ -190,18 +190,6 @@ class Natsctl:
                 process.kill()
                 await process.wait()
 
-    async def typed(self, answer: str, *words: str) -> int:
-        """Run a command on a terminal, type an answer, and return the status."""
-        own_end, other_end = pty.openpty()
-        try:
-            process = await self._fork(*words, stdin=other_end, files=[other_end, other_end])
-            os.write(own_end, f"{answer}\n".encode())
-            async with asyncio.timeout(LIMIT_S):
-                return await process.wait()
-        finally:
-            os.close(own_end)
-            os.close(other_end)
-
     async def drawn(self, *words: str) -> Result:
         """Run a command with a terminal as standard error, and return both outputs."""
         own_end, other_end = pty.openpty()
