@@ -58,24 +58,3 @@ def test_written_modules_pass_the_linter_and_the_formatter(
             check=False,
         )
         assert completed.returncode == 0, completed.stdout
-
-
-TAKEN = "is taken by Python or natsctl"
-
-
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        *((name, TAKEN) for name in ("none", "a", "object", "note-spec", "worker", "read", "o")),
-        *(
-            (name, "cannot name a controller")
-            for name in ("", "-a", "a--b", "a b", "a/b", "9a", "ä", "a" * 41)
-        ),
-    ],
-)
-def test_another_name_is_rejected(
-    name: str, error: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["new", "--", name]) == 2
-    assert error in capsys.readouterr().err
-    assert list(Path.cwd().iterdir()) == []
