@@ -1,6 +1,7 @@
 """The console reports a lost connection and missing answers, and recovers."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -131,7 +132,9 @@ async def test_a_refused_action_names_the_permission(chromium: Browser, tmp_path
                 await page.get_by_role("button", name="Pause", exact=True).press("Enter")
                 await expect(page.get_by_role("log")).to_contain_text("publish to $KV.shops")
                 await visitor.open("/keys/shops")
-                await page.get_by_role("button", name="Pause", exact=True).press("Enter")
+                pause = page.get_by_role("button", name="Pause", exact=True)
+                await expect(pause).to_have_attribute("title", re.compile("publish to .KV.natsctl"))
+                await pause.press("Enter")
                 refused = page.get_by_role("log").filter(has_text="publish to $KV.natsctl")
                 await expect(refused).to_contain_text("Pause is off")
                 visitor.check()
