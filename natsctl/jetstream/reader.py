@@ -54,6 +54,7 @@ _WITH_HEADERS = re.compile(
     rb"HMSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
 )
 
+READ_MAX = 65_536  # bytes of a read after which other tasks run before the next one
 REFUSED_SUBJECT = "invalid publish subject"  # as the server reports it, in lower case
 
 
@@ -194,7 +195,8 @@ class OneTimeClient(Client):
 
     async def _read_loop(self) -> None:
         if isinstance(self._transport, TcpTransport):
-            self._parser.listen(cast("asyncio.StreamReader", self._transport._io_reader))  # noqa: SLF001 - no public way to it
+            stream = cast("asyncio.StreamReader", self._transport._io_reader)  # noqa: SLF001 - no public way to it
+            self._parser.listen(stream, cast("_Transport", self._transport).socket)
         await super()._read_loop()
         if self.is_connected:
             # the read loop ended after an error that nats-py only logs
@@ -208,9 +210,14 @@ class _Transport(TcpTransport):
     of that at every end of the connection, unless the streams know that they're over TLS.
     """
 
+    @property
+    def socket(self) -> asyncio.Transport:
+        writer = cast("asyncio.StreamWriter", self._io_writer)
+        return cast("asyncio.Transport", writer.transport)
+
     async def connect_tls(self, *args: Any, **options: Any) -> None:
         await super().connect_tls(*args, **options)
-        protocol: Any = cast("asyncio.StreamWriter", self._io_writer).transport.get_protocol()
+        protocol: Any = self.socket.get_protocol()
         if protocol is not None:  # else the connection is lost already
             protocol._over_ssl = True  # noqa: SLF001 - no public way to it
 
@@ -244,15 +251,28 @@ class _Parser(Parser):
         self._stream: asyncio.StreamReader | None = None
         self._is_passing = False  # whether nats-py's read loop has bytes that it hasn't passed on
 
-    def listen(self, stream: asyncio.StreamReader) -> None:
-        """Take what arrives on the connection before nats-py's read loop does."""
-        feed = stream.feed_data
+    def listen(
+        self, stream: asyncio.StreamReader, socket: asyncio.ReadTransport | None = None
+    ) -> None:
+        """Take what arrives on the connection before nats-py's read loop does.
+
+        uvloop reads up to 8 MB in one turn of the event loop, which would stall it. So after a
+        large read the *socket* is read again in the next turn.
+        """
+        feed, loop = stream.feed_data, asyncio.get_running_loop()
+
+        def resume() -> None:
+            if socket is not None and not socket.is_closing():
+                socket.resume_reading()
 
         def feed_data(data: bytes) -> None:
             rest = data if self._is_passing else self._take(bytes(data))
             if rest:
                 self._is_passing = True
                 feed(rest)
+            elif len(data) > READ_MAX and socket is not None and not socket.is_closing():
+                socket.pause_reading()
+                loop.call_soon(resume)
 
         self._stream = stream
         self._is_passing = bool(stream._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no public way to it

@@ -2,10 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
+import uvloop
 from nats.aio.msg import Msg
 
 from natsctl.jetstream.reader import OneTimeClient, RawMessage
@@ -155,3 +158,35 @@ async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer
             (b"things.b", b"back", value, headers),
         )
     ]
+
+
+def test_other_tasks_run_between_the_reads_of_a_backlog(nats_server: NatsServer) -> None:
+    address, sizes = urlsplit(nats_server.url), list[int]()
+
+    def publish() -> None:
+        with socket.create_connection((address.hostname, address.port), timeout=60) as sender:
+            sender.sendall(b"CONNECT {}\r\n" + b"PUB a 1000\r\n%b\r\n" % bytes(1_000) * 4_000)
+            sender.sendall(b"PING\r\n")
+            answers = b""
+            while b"PONG" not in answers:
+                answers += sender.recv(4_096)
+
+    async def receive_backlog() -> None:
+        client, taken = OneTimeClient(), 0
+
+        def note(messages: Sequence[RawMessage]) -> None:
+            nonlocal taken
+            taken += sum(len(data) for _, _, data, _ in messages)
+
+        await client.connect(nats_server.url)
+        await client.subscribe_raw("a", note)
+        await client.flush()
+        publish()  # meanwhile the event loop stands still, and the socket's buffer fills up
+        while taken < 4_000_000:
+            before = taken
+            await asyncio.sleep(0)
+            sizes.append(taken - before)
+        await client.close()
+
+    uvloop.run(receive_backlog())
+    assert max(sizes) < 600_000
