@@ -1,7 +1,6 @@
 """A type changes while objects stay: upgrades, rollouts, migrations and downgrades."""
 
 import asyncio
-import random
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,7 +14,6 @@ from natsctl import (
 )
 from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.migration import (
-    Migrated,
     MigrationStep,
     migrate,
     objects_of,
@@ -276,35 +274,3 @@ async def test_a_stopped_migration_is_continued_by_the_next_run(store: MemorySto
     assert 20 <= done < 50
     assert len(await run_migration(store)) == 50 - done
     assert outdated(store, await objects_of(store)) == []
-
-
-async def test_ten_thousand_edits_beside_a_migration_are_all_kept(store: MemoryStore) -> None:
-    keys = [f"k{number}" for number in range(200)]
-    for key in keys:
-        await store.create(key, old("nginx", edits=0))
-    chosen = random.Random(1)
-    edits = dict.fromkeys(keys, 0)
-
-    async def edit() -> None:
-        for _ in range(1000):
-            key = chosen.choice(keys)
-
-            def change(current: Stored | None) -> bytes:
-                assert current is not None
-                document = documents.parse(current.value)
-                return documents.render({**document, "edits": int(str(document["edits"])) + 1})
-
-            await rewrite(store, key, change, seen=await store.get(key))
-            edits[key] += 1
-            await asyncio.sleep(0)
-
-    async with asyncio.TaskGroup() as editors:
-        for _ in range(10):
-            editors.create_task(edit())
-        await asyncio.sleep(0)
-        steps = await run_migration(store)
-    assert sum(edits.values()) == 10_000
-    assert {step.result for step in steps.values()} <= {Migrated.DONE, Migrated.UNCHANGED}
-    stored = {key: documents.parse((await store.get(key)).value) for key in keys}
-    assert {key: document["edits"] for key, document in stored.items()} == edits
-    assert all(document["spec"] == {"images": ["nginx"]} for document in stored.values())
