@@ -306,12 +306,10 @@ class _Parser(Parser):
 
     async def parse(self, data: bytes = b"") -> None:
         """Process what nats-py's read loop has read, in its order."""
-        self.received += len(data)
-        self.buf.extend(data)
-        while self.buf and len(self.buf) >= self._awaited:
-            del self.buf[: self._receive_raw(bytes(self.buf))]
-            if self._awaited or not self.buf or not await self._pass_on():
-                break
+        while rest := self._take(data):
+            self.buf.extend(rest)
+            await self._pass_on()
+            data = b""
         if self._stream is not None:
             self._is_passing = bool(self._stream._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no public way to it
 
@@ -352,11 +350,12 @@ class _Parser(Parser):
             receive(messages)
         return position
 
-    async def _pass_on(self) -> bool:
-        """Pass the first frame, which is whole, to nats-py; return False for a part of a line."""
+    async def _pass_on(self) -> None:
+        """Pass the first message or control line, which is whole, to nats-py."""
         frame = _frame(self.buf, 0)
         if frame is None:
-            return await self._control()
+            await self._control()
+            return
         subject, sid, reply, header_size, size = frame.groups()
         start = frame.end()
         end = start + int(size)
@@ -364,13 +363,9 @@ class _Parser(Parser):
         headers, payload = bytes(self.buf[start:body]), bytes(self.buf[body:end])
         del self.buf[: end + CRLF_SIZE]
         await self.nc._process_msg(int(sid), subject, reply or b"", payload, headers)  # noqa: SLF001 - no public way to it
-        return True
 
-    async def _control(self) -> bool:
-        """Process a control line; return False if the line is incomplete."""
-        line, end, _ = self.buf.partition(b"\r\n")
-        if not end:
-            return False
+    async def _control(self) -> None:
+        line, _, _ = self.buf.partition(b"\r\n")
         del self.buf[: len(line) + CRLF_SIZE]
         operation, _, arguments = str(line, "utf-8", "replace").partition(" ")
         match operation.strip().upper():
@@ -386,7 +381,6 @@ class _Parser(Parser):
                 pass
             case _:
                 raise ProtocolError
-        return True
 
 
 def _frame(buffer: bytes | bytearray, position: int) -> re.Match[bytes] | None:
