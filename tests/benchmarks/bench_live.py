@@ -3,6 +3,7 @@
 from tests.benchmarks.support.measured_server import Sizes, filled, observing, write
 from tests.benchmarks.support.results import (
     ALL_SIDES,
+    BARE,
     GO_LIVE,
     JSON_PEER,
     OURS,
@@ -22,12 +23,14 @@ Values = dict[str, list[float]]
 
 
 async def run(sizes: Sizes) -> list[Row]:
-    rates, flooded, paced, calls = (Values((side, []) for side in ALL_SIDES) for _ in range(4))
+    rates, flooded, paced, calls = (
+        Values((side, []) for side in (*ALL_SIDES, BARE)) for _ in range(4)
+    )
     count, keys = sizes.live, sizes.live_keys
     rounds, version = count // keys, 0
     async with filled(keys) as server:
         for _ in range(sizes.rounds):
-            for side in ALL_SIDES:
+            for side in (*ALL_SIDES, BARE):
                 version += rounds
                 end = await _end(side, server, sizes, version, rounds)
                 rates[side].append(count / (end.seen[-1][1] - end.began))
@@ -59,6 +62,7 @@ async def run(sizes: Sizes) -> list[Row]:
             target=f"<= {COST_US:g} µs",
             enough=lambda cost: cost <= COST_US,
         ),
+        shown("  of a socket, JSON and a handler alone", "µs", paced[BARE]),
     ]
 
 

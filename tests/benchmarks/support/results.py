@@ -8,6 +8,7 @@ import msgspec
 OURS, PEER, JSON_PEER = "natsctl", "naive", "naive, json"
 SIDES = (OURS, PEER)
 ALL_SIDES = (*SIDES, JSON_PEER)
+BARE = "bare"  # a socket whose messages are decoded and handled
 
 # Go is not run here: these are its rates as multiples of the naive loop's, with nats.go and the
 # work queue of client-go, four workers, on two cores of the machines that natsctl is measured on.
