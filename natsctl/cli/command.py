@@ -114,11 +114,11 @@ _NAMED = "--controller -c NAME | Controller's name, or its class as package.modu
 _FILES = "--file -f FILE | YAML or JSON file, folder, or - for standard input; repeatable"
 _LABELS = "--selector -l LABELS | Only objects whose labels match, such as a=b,c!=d,e"
 
+OneObject = Annotated[list[str], option(ONE)]
 Objects = Annotated[list[str], option(SOME)]
 SomeObjects = Annotated[list[str] | None, option(SOME)]
 ControllerClass = Annotated[str, option(_CLASS)]
 ControllerClasses = Annotated[list[str], option(f"{_CLASS}; repeatable")]
-OneObject = Annotated[list[str], option(ONE)]
 NamedController = Annotated[str | None, option(_NAMED)]
 """The name of a controller, which a command may give by its class."""
 Files = Annotated[list[str], option(_FILES)]

@@ -238,7 +238,7 @@ class KvWatch:
         ):
             while True:
                 items = await feed.take()
-                if feed.plain and reported.begin_batch(items):
+                if feed.plain and reported.begin_batch(items):  # without a generator per batch
                     yield Batch(items)  # type: ignore[arg-type]  # plain
                     reported.end_batch(items, feed.seen)
                 else:
