@@ -1,6 +1,7 @@
 """A time limit cancels work that takes too long and has no other effect."""
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
@@ -11,30 +12,31 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+async def within(limit: TimeLimit, work: Awaitable[object]) -> None:
+    with limit:
+        await work
+
+
+def never() -> Awaitable[object]:
+    return asyncio.Event().wait()
+
+
 async def test_work_within_the_limit_is_not_cancelled() -> None:
     limit = TimeLimit(10)
     for _ in range(3):
-        with limit:
-            await asyncio.sleep(9)
+        await within(limit, asyncio.sleep(9))
     await asyncio.sleep(100)
     assert now() == 127
 
 
-async def test_work_beyond_the_limit_raises_timeout_error() -> None:
-    limit = TimeLimit(10)
-    with pytest.raises(TimeoutError), limit:
-        await asyncio.Event().wait()
-    assert now() == 10
-
-
-async def test_every_task_has_its_own_limit() -> None:
+async def test_every_task_has_its_own_limit_which_raises_timeout_error() -> None:
     limit = TimeLimit(10)
     ended: dict[int, float] = {}
 
     async def work(number: int) -> None:
         await asyncio.sleep(number)
-        with pytest.raises(TimeoutError), limit:
-            await asyncio.Event().wait()
+        with pytest.raises(TimeoutError):
+            await within(limit, never())
         ended[number] = now()
 
     await asyncio.gather(*(work(number) for number in (3, 0, 7)))
@@ -43,59 +45,34 @@ async def test_every_task_has_its_own_limit() -> None:
 
 async def test_a_block_that_ended_does_not_delay_the_deadlines_of_others() -> None:
     limit = TimeLimit(10)
-
-    async def short() -> None:
-        with limit:
-            await asyncio.sleep(2)
-
-    first = asyncio.create_task(short())
+    first = asyncio.create_task(within(limit, asyncio.sleep(2)))
     await asyncio.sleep(1)
-    with pytest.raises(TimeoutError), limit:
-        await asyncio.Event().wait()
+    with pytest.raises(TimeoutError):
+        await within(limit, never())
     assert now() == 11
     await first
 
 
-async def test_a_cancellation_by_others_is_raised() -> None:
-    limit = TimeLimit(10)
-
-    async def work() -> None:
-        with limit:
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
-    await asyncio.sleep(5)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert now() == 5
-
-
-async def test_a_cancellation_at_the_time_limit_cancels_the_task() -> None:
-    limit = TimeLimit(10)
-
-    async def work() -> None:
-        with limit:
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
+@pytest.mark.parametrize("after_s", [5, 10])
+async def test_a_cancellation_by_others_is_raised(after_s: float) -> None:
+    task = asyncio.create_task(within(TimeLimit(10), never()))
     await asyncio.sleep(0)
-    asyncio.get_running_loop().call_later(10, task.cancel)
+    asyncio.get_running_loop().call_later(after_s, task.cancel)
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert now() == after_s
 
 
 async def test_a_block_that_begins_after_a_cancellation_has_a_limit() -> None:
-    limit = TimeLimit(10)
     ended = 0.0
 
     async def work() -> None:
         nonlocal ended
         try:
-            await asyncio.Event().wait()
+            await never()
         finally:
-            with pytest.raises(TimeoutError), limit:
-                await asyncio.Event().wait()
+            with pytest.raises(TimeoutError):
+                await within(TimeLimit(10), never())
             ended = now()
 
     task = asyncio.create_task(work())
@@ -106,33 +83,16 @@ async def test_a_block_that_begins_after_a_cancellation_has_a_limit() -> None:
     assert ended == 15
 
 
-async def test_work_that_ignores_the_cancellation_continues() -> None:
-    limit = TimeLimit(10)
-    with limit:
+async def test_work_that_ignores_the_cancellation_continues_and_is_reported_once() -> None:
+    reported: list[tuple[object, float]] = []
+    with TimeLimit(10, on_ignored=lambda task: reported.append((task, now()))):
         try:
-            await asyncio.Event().wait()
+            await never()
         except asyncio.CancelledError:
-            await asyncio.sleep(5)
+            await asyncio.sleep(100)
     task = asyncio.current_task()
     assert task is not None
-    assert task.cancelling() == 0
-    assert now() == 15
-
-
-async def stubborn(limit: TimeLimit, s: float) -> None:
-    """Stay in a block of the limit for so many seconds after the cancellation."""
-    with limit:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await asyncio.sleep(s)
-
-
-async def test_a_task_that_ignores_the_cancellation_is_reported_once() -> None:
-    reported: list[tuple[object, float]] = []
-    limit = TimeLimit(10, on_ignored=lambda task: reported.append((task, now())))
-    task = asyncio.create_task(stubborn(limit, 100))
-    await task
+    assert (task.cancelling(), now()) == (0, 110)
     assert reported == [(task, 10 + IGNORED_S)]
 
 

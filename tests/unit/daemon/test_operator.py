@@ -76,23 +76,18 @@ async def running(operator: Operator) -> AsyncIterator["asyncio.Task[None]"]:
     await asyncio.wait((task,))
 
 
-async def test_controllers_start_in_order_and_stop_in_reverse_order() -> None:
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_controllers_start_in_order_and_stop_in_reverse_order(*, cancelled: bool) -> None:
     events: list[str] = []
     operator = Operator([First(events), Second(events)], nats=MemoryStores())
     async with running(operator) as task:
         assert events == ["first starts", "second starts"]
         assert asyncio.get_running_loop().time() >= 2
+        if cancelled:
+            task.cancel()
+            await asyncio.wait((task,))
     assert events[2:] == ["second ends", "first ends"]
-    assert task.result() is None
-
-
-async def test_a_cancelled_operator_stops_all_controllers_in_reverse_order() -> None:
-    events: list[str] = []
-    async with running(Operator([First(events), Second(events)], nats=MemoryStores())) as task:
-        task.cancel()
-        await asyncio.wait((task,))
-    assert events[2:] == ["second ends", "first ends"]
-    assert task.cancelled()
+    assert task.cancelled() is cancelled
 
 
 async def test_a_failed_start_stops_the_earlier_controllers_and_skips_the_later_ones() -> None:
@@ -102,11 +97,6 @@ async def test_a_failed_start_stops_the_earlier_controllers_and_skips_the_later_
         with pytest.raises(HandlerError, match=r"start\(\) failed: RuntimeError: cannot start"):
             await task
     assert events == ["first starts", "failing ends", "first ends"]
-
-
-async def test_the_leadership_of_an_unknown_controller_is_refused() -> None:
-    with pytest.raises(UsageError, match="no controller named 'typo'"):
-        Operator().leads("typo")
 
 
 async def test_a_controller_that_ends_stops_all_controllers() -> None:
@@ -134,25 +124,26 @@ async def test_a_stop_waits_for_running_syncs_up_to_the_timeout() -> None:
         assert events[-1] == "slow ends"
 
 
-async def test_no_controllers_and_duplicate_names_are_rejected() -> None:
+async def test_no_controllers_wrong_names_and_a_missing_store_are_rejected() -> None:
     with pytest.raises(UsageError, match="no controller"):
         await Operator([], nats=MemoryStores()).run()
     with pytest.raises(UsageError, match="two controllers are named first"):
         Operator([First([]), First([])], nats=MemoryStores())
-
-
-@pytest.mark.parametrize("name", ["my shops", "shops.eu", "küche", "a>", "a\nb"])
-async def test_a_name_that_is_invalid_in_a_subject_is_rejected(name: str) -> None:
+    with pytest.raises(UsageError, match="first has its primary in NATS"):
+        Operator([First([])])
+    with pytest.raises(UsageError, match="no controller named 'typo'"):
+        Operator().leads("typo")
     controller = First([])
-    controller.name = name
-    with pytest.raises(UsageError, match=r"cannot name a controller.* set a `name` of ASCII"):
-        Operator([controller], nats=MemoryStores())
+    for name in ("my shops", "shops.eu", "küche", "a>", "a\nb"):
+        controller.name = name
+        with pytest.raises(UsageError, match=r"cannot name a controller.* set a `name` of ASCII"):
+            Operator([controller], nats=MemoryStores())
 
 
 class OtherRunnable:
     """A runnable that is no Controller."""
 
-    def __init__(self, events: list[str], error: Exception | None = None) -> None:
+    def __init__(self, events: list[str]) -> None:
         self.name = "guest"
         self.workers = 1
         self.kinds: list[Kind[Any]] = []
@@ -160,7 +151,6 @@ class OtherRunnable:
         self.nats: Stores | None = None
         self.kube: ManifestStores | None = None
         self._events = events
-        self._error = error
         self._stopping = asyncio.Event()
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
@@ -169,8 +159,6 @@ class OtherRunnable:
     async def run(self) -> None:
         self._events.append("guest starts")
         self.synced.set()
-        if self._error is not None:
-            raise self._error
         await self._stopping.wait()
         await asyncio.sleep(5)
         self._events.append("guest ends")
@@ -203,5 +191,3 @@ async def test_a_runnable_keeps_its_stores_if_the_operator_has_none() -> None:
     operator = Operator([guest])
     async with running(operator):
         assert guest.nats is stores
-    with pytest.raises(UsageError, match="first has its primary in NATS"):
-        Operator([First([])])

@@ -86,77 +86,33 @@ def test_the_error_of_a_wrong_value_has_its_setting_source_and_an_example(name: 
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ", "message"),
+    ("typed", "text", "setting", "wanted"),
     [
+        ("--workers 4", "many", "controllers.workers", "a whole number from 1 to 10000"),
+        ("NATSCTL_WORKERS=4", "0", "controllers.workers", "a whole number from 1 to 10000"),
+        ("--workers 4", "100000000", "controllers.workers", "a whole number from 1 to 10000"),
         (
-            {"workers": "100000000"},
-            {},
-            (
-                "controllers.workers in --workers: '100000000' must be a whole number from 1 to "
-                "10000; write --workers 4"
-            ),
+            *("--resync 60", "1e300", "controllers.resync_s"),
+            "a number of seconds above 0, at most 1e9",
         ),
         (
-            {"resync": "1e300"},
-            {},
-            (
-                "controllers.resync_s in --resync: '1e300' must be a number of seconds above 0, "
-                "at most 1e9; write --resync 60"
-            ),
+            *("NATSCTL_OWNER_DOMAIN=example.com", "Not/One", "controllers.owner_domain"),
+            "a domain in lower case",
         ),
-        (
-            {"workers": "many"},
-            {},
-            (
-                "controllers.workers in --workers: 'many' must be a whole number from 1 to 10000; "
-                "write --workers 4"
-            ),
-        ),
-        (
-            {},
-            {"NATSCTL_WORKERS": "0"},
-            (
-                "controllers.workers in NATSCTL_WORKERS: '0' must be a whole number from 1 to "
-                "10000; write NATSCTL_WORKERS=4"
-            ),
-        ),
-        (
-            {},
-            {"NATSCTL_OWNER_DOMAIN": "Not/One"},
-            (
-                "controllers.owner_domain in NATSCTL_OWNER_DOMAIN: 'Not/One' must be a domain in "
-                "lower case; write NATSCTL_OWNER_DOMAIN=example.com"
-            ),
-        ),
-        (
-            {"lease_ttl": "0.2"},
-            {},
-            (
-                "controllers.lease_ttl_s in --lease-ttl: '0.2' must be at least 1 second; "
-                "write --lease-ttl 15"
-            ),
-        ),
-        (
-            {"log_format": "xml"},
-            {},
-            "logs.format in --log-format: 'xml' must be text or json; write --log-format json",
-        ),
-        (
-            {},
-            {"NATSCTL_TLS_FIRST": "maybe"},
-            (
-                "nats.tls_first in NATSCTL_TLS_FIRST: 'maybe' must be true or false; "
-                "write NATSCTL_TLS_FIRST=true"
-            ),
-        ),
+        ("--lease-ttl 15", "0.2", "controllers.lease_ttl_s", "at least 1 second"),
+        ("--log-format json", "xml", "logs.format", "text or json"),
+        ("NATSCTL_TLS_FIRST=true", "maybe", "nats.tls_first", "true or false"),
     ],
 )
 def test_the_error_of_a_wrong_flag_or_variable_is_one_line(
-    flags: dict[str, str], environ: dict[str, str], message: str
+    typed: str, text: str, setting: str, wanted: str
 ) -> None:
+    name = re.split("[ =]", typed)[0]
+    environ = {name: text} if name.startswith("NATSCTL") else {}
+    flags = {} if environ else {name.removeprefix("--").replace("-", "_"): text}
     with pytest.raises(UsageError) as caught:
         load_settings(flags, environ)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"{setting} in {name}: {text!r} must be {wanted}; write {typed}"
 
 
 @pytest.mark.parametrize(
@@ -164,32 +120,19 @@ def test_the_error_of_a_wrong_flag_or_variable_is_one_line(
     [
         (
             "[controllers]\n\nworkrs = 1",
-            (
-                "natsctl.toml: there is no setting controllers.workrs; "
-                "did you mean controllers.workers?"
-            ),
+            "there is no setting controllers.workrs; did you mean controllers.workers?",
         ),
         (
             "[nats]\nworkers = 1",
-            (
-                "natsctl.toml: there is no setting nats.workers; "
-                "did you mean workers in [controllers]?"
-            ),
+            "there is no setting nats.workers; did you mean workers in [controllers]?",
         ),
         (
             "[nats]\nfoo = 1",
-            (
-                "natsctl.toml: there is no setting nats.foo: "
-                "the sections are [nats], [kube], [controllers], [logs]"
-            ),
+            "there is no setting nats.foo: the sections are [nats], [kube], ",
         ),
-        ("\n[controler]", "natsctl.toml: there is no section [controler]; did you mean contr"),
-        (
-            "creds = 'a'",
-            "natsctl.toml: creds is not in a section; did you mean creds in [nats]?",
-        ),
-        ("[nats]\nuser = ann", "natsctl.toml is not valid TOML: Invalid value (at line 2"),
-        ("[nats]\nservers = [", "natsctl.toml is not valid TOML: "),
+        ("\n[controler]", "there is no section [controler]; did you mean contr"),
+        ("creds = 'a'", "creds is not in a section; did you mean creds in [nats]?"),
+        ("[nats]\nuser = ann", "not valid TOML: Invalid value (at line 2"),
         ("[logs]\nlevel = 'loud'", "logs.level in natsctl.toml: 'loud' must be a level (debug, "),
         ("[nats]\nname = 5", "nats.name in natsctl.toml: 5 must be a text of at least one char"),
         ("[controllers]\nworkers = '4'", "controllers.workers in natsctl.toml: '4' must be"),
@@ -198,9 +141,9 @@ def test_the_error_of_a_wrong_flag_or_variable_is_one_line(
     ],
 )
 def test_the_error_of_a_wrong_file_names_the_setting(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=r"natsctl\.toml") as caught:
         load_file(text)
-    assert str(caught.value).startswith(message)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -287,9 +230,6 @@ def test_contradicting_settings_are_rejected() -> None:
         UsageError, match="either one process runs a controller, or all share its keys"
     ):
         load_settings(contradiction, {}).settings.check()
-
-
-# ---- `did_you_mean` suggests the nearest known name if it is similar enough
 
 
 # ---- the settings page of the documentation matches the settings

@@ -70,16 +70,13 @@ def test_every_status_code_has_its_error_for_any_body(
     assert "configmaps 'one' in namespace 'shop'" in str(error)
 
 
-def test_the_error_of_a_missing_permission_names_natsctl_rbac() -> None:
+def test_the_error_of_a_missing_permission_names_natsctl_rbac_unless_a_quota_is_exceeded() -> None:
     message = 'configmaps is forbidden: User "ann" cannot get resource "configmaps" in API group ""'
     error = error_of(403, status(message, "Forbidden"))
     assert 'User "ann" cannot' in str(error)
     assert "`natsctl rbac`" in str(error)
     assert "`natsctl rbac`" in str(error_of(403, b"forbidden by the proxy"))
     assert "`natsctl rbac`" in str(error_of(401, b""))
-
-
-def test_the_error_of_an_exceeded_quota_does_not_name_rbac() -> None:
     error = error_of(403, status("exceeded quota: pods=10", "Forbidden"))
     assert isinstance(error, PermissionDeniedError)
     assert "exceeded quota" in str(error)
@@ -124,29 +121,26 @@ def test_an_invalid_object_error_names_the_first_invalid_fields() -> None:
     assert "spec.f10" not in text
 
 
-def test_a_request_too_large_for_etcd_is_a_too_large_error() -> None:
-    for message in (
-        "etcdserver: request is too large",
-        "rpc error: desc = trying to send message larger than max (2 vs 1)",
-    ):
-        assert isinstance(error_of(500, status(message, "InternalError")), TooLargeError)
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("etcdserver: request is too large", TooLargeError),
+        ("rpc error: desc = trying to send message larger than max (2 vs 1)", TooLargeError),
+        (
+            "failed to create typed patch object: .dota: field not declared in schema",
+            InvalidObjectError,
+        ),
+    ],
+)
+def test_the_message_of_status_500_tells_the_error(message: str, kind: type[StoreError]) -> None:
+    error = error_of(500, status(message, "InternalError"), APPLY)
+    assert type(error) is kind
+    assert message in str(error)
 
 
 def test_an_error_event_has_the_code_in_its_object() -> None:
     event = json.dumps({"kind": "Status", "code": 410, "message": "too old resource version"})
     assert isinstance(error_of(0, event.encode()), ExpiredError)
-
-
-def invalid(*causes: tuple[str, str]) -> StoreError:
-    details = [{"reason": "FieldValueInvalid", "field": f, "message": text} for f, text in causes]
-    return error_of(422, status("one is invalid", "Invalid", causes=details), APPLY)
-
-
-def test_a_schema_error_that_the_server_reports_as_500_is_an_invalid_object() -> None:
-    message = "failed to create typed patch object: .dota: field not declared in schema"
-    error = error_of(500, status(message, ""), APPLY)
-    assert isinstance(error, InvalidObjectError)
-    assert ".dota: field not declared in schema" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +164,7 @@ def test_a_schema_error_that_the_server_reports_as_500_is_an_invalid_object() ->
     ],
 )
 def test_an_immutable_field_error_names_the_field(reason: str) -> None:
-    error = invalid(("spec.template", reason))
+    cause = {"reason": "FieldValueInvalid", "field": "spec.template", "message": reason}
+    error = error_of(422, status("one is invalid", "Invalid", causes=[cause]), APPLY)
     assert isinstance(error, ImmutableFieldError)
     assert error.fields == ("spec.template",)

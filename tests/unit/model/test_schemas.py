@@ -117,39 +117,36 @@ def schema(
     )
 
 
-class TestJsonSchema:
-    def test_attributes_in_a_docstring_describe_the_fields(self) -> None:
-        definitions: Any = json_schema(DOORS)["$defs"]
-        spec = definitions["DoorSpec"]
-        assert spec["properties"]["paintColour"]["description"] == "the colour of the paint."
-        assert spec["properties"]["size"]["description"] == "how wide."
-        assert spec["description"] == "A door.\n\nIt opens."
-
-    def test_bytes_and_values_with_a_decoder_have_no_schema(self) -> None:
-        assert has_schema(DOORS)
-        assert not has_schema(kv(bytes, bucket="b"))
-        assert not has_schema(kv(DoorSpec, bucket="b", decoder=lambda _: DoorSpec("red")))
+def test_attributes_in_a_docstring_describe_the_fields() -> None:
+    definitions: Any = json_schema(DOORS)["$defs"]
+    spec = definitions["DoorSpec"]
+    assert spec["properties"]["paintColour"]["description"] == "the colour of the paint."
+    assert spec["properties"]["size"]["description"] == "how wide."
+    assert spec["description"] == "A door.\n\nIt opens."
 
 
-class TestReplacing:
-    @pytest.mark.parametrize(
-        ("mine", "theirs"),
-        [
-            (schema(controller_version="1.10"), schema(controller_version="1.9")),
-            (schema(controller_version="2.0"), schema(controller_version="2.0rc1")),
-            (schema(controller_version="v2"), schema(controller_version="1.9.9")),
-            (schema(controller_version="1.0.1"), schema(controller_version="1.0")),
-            (schema(controller_version="1.0"), schema()),
-            (schema(version=2), schema(version=1, controller_version="9")),
-            (schema(), schema(role="tertiary", controller="reader", version=2)),
-            (schema(role="secondary"), schema(role="tertiary", controller="reader")),
-        ],
-    )
-    def test_the_newer_schema_replaces_the_older_one_only(
-        self, mine: KindSchema, theirs: KindSchema
-    ) -> None:
-        assert mine.replaces(theirs)
-        assert not theirs.replaces(mine)
+def test_bytes_and_values_with_a_decoder_have_no_schema() -> None:
+    assert has_schema(DOORS)
+    assert not has_schema(kv(bytes, bucket="b"))
+    assert not has_schema(kv(DoorSpec, bucket="b", decoder=lambda _: DoorSpec("red")))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (schema(controller_version="1.10"), schema(controller_version="1.9")),
+        (schema(controller_version="2.0"), schema(controller_version="2.0rc1")),
+        (schema(controller_version="v2"), schema(controller_version="1.9.9")),
+        (schema(controller_version="1.0.1"), schema(controller_version="1.0")),
+        (schema(controller_version="1.0"), schema()),
+        (schema(version=2), schema(version=1, controller_version="9")),
+        (schema(), schema(role="tertiary", controller="reader", version=2)),
+        (schema(role="secondary"), schema(role="tertiary", controller="reader")),
+    ],
+)
+def test_the_newer_schema_replaces_the_older_one_only(mine: KindSchema, theirs: KindSchema) -> None:
+    assert mine.replaces(theirs)
+    assert not theirs.replaces(mine)
 
 
 def test_a_schema_describes_the_keys_of_its_pattern() -> None:
@@ -157,80 +154,37 @@ def test_a_schema_describes_the_keys_of_its_pattern() -> None:
     assert not schema(keys="eu.*").describes("us.shop")
 
 
-# ---- objects that were stored as older types are read and written as the newest type
+# ---- an object states the version of its type, unless that's the first
 
 
-class SpecV1(msgspec.Struct, frozen=True):
-    image: str
-    timeout: int = 5  # seconds
+class GateSpec(msgspec.Struct, frozen=True):
+    colours: tuple[str, ...] = ()
 
 
-class ShopV1(Object, frozen=True):
-    spec: SpecV1
+class Gate(Object, frozen=True):
+    spec: GateSpec
 
 
-class Gate(msgspec.Struct, frozen=True):
-    colour: str = "red"
+def repainted(old: Door) -> Gate:
+    return Gate(spec=GateSpec((old.spec.paint_colour,)))
 
 
-class SpecV2(msgspec.Struct, frozen=True):
-    image: str
-    timeout: int = 5000  # milliseconds
-    door: Gate = Gate()
+GATES = kv(Gate, bucket="gates", older=[(Door, repainted)])
 
 
-class ShopV2(Object, frozen=True):
-    spec: SpecV2
+def test_only_a_new_object_of_a_later_version_states_it() -> None:
+    written: Any = msgspec.json.decode(GATES.encode(None, Gate(spec=GateSpec())))
+    assert written["metadata"]["annotations"] == {STORED_VERSION: "2"}
+    written = msgspec.json.decode(DOORS.encode(None, Door(spec=DoorSpec("red"))))
+    assert "annotations" not in written["metadata"]
 
 
-class Spec(msgspec.Struct, frozen=True):
-    container: str = "none"
-    timeout: int = 5000
-    door: Gate = Gate()
-
-
-class Shop(Object, frozen=True):
-    spec: Spec
-
-
-def from_v1(old: ShopV1) -> Shop:
-    if old.spec.image == "broken":
-        raise ValueError("no such image")
-    return Shop(spec=Spec(container=old.spec.image, timeout=old.spec.timeout * 1000))
-
-
-def from_v2(old: ShopV2) -> Shop:
-    return Shop(spec=Spec(container=old.spec.image, timeout=old.spec.timeout, door=old.spec.door))
-
-
-SHOPS_V1 = kv(ShopV1, bucket="shops")
-SHOPS = kv(Shop, bucket="shops", older=[(ShopV2, from_v2), (ShopV1, from_v1)])
-
-
-def value(spec: object, version: int | None = None, **fields: object) -> bytes:
-    annotations = {} if version is None else {STORED_VERSION: str(version)}
-    metadata = {"uid": "u", "generation": 3, "labels": {"a": "b"}, "annotations": annotations}
-    return msgspec.json.encode({"metadata": metadata, "spec": spec, **fields})
-
-
-def document(encoded: bytes) -> Any:
-    return msgspec.json.decode(encoded)
-
-
-class TestWriting:
-    def test_a_new_object_states_its_version(self) -> None:
-        written = document(SHOPS.encode(None, Shop(spec=Spec("a"))))
-        assert written["metadata"]["annotations"] == {STORED_VERSION: "3"}
-
-    def test_a_new_object_of_the_first_version_states_none(self) -> None:
-        written = document(SHOPS_V1.encode(None, ShopV1(spec=SpecV1("a"))))
-        assert "annotations" not in written["metadata"]
-
-    def test_the_generation_grows_only_with_a_change_of_the_desired_state(self) -> None:
-        old = value({"image": "a", "timeout": 5})
-        assert SHOPS.encode(old, SHOPS.decode(old)) == old
-        changed = document(SHOPS.encode(old, Shop(spec=Spec("b"))))
-        assert changed["metadata"]["generation"] == 4
+def test_the_generation_of_an_older_object_grows_only_with_a_change_of_its_desired_state() -> None:
+    metadata = {"uid": "u", "generation": 3, "labels": {"a": "b"}}
+    old = msgspec.json.encode({"metadata": metadata, "spec": {"paintColour": "red"}})
+    assert GATES.encode(old, GATES.decode(old)) == old
+    changed: Any = msgspec.json.decode(GATES.encode(old, Gate(spec=GateSpec(("blue",)))))
+    assert changed["metadata"]["generation"] == 4
 
 
 # ---- a daemon publishes the schemas of its kinds
@@ -257,50 +211,40 @@ class Shops(Controller):
 
 
 SHOP, SIGN = schemas_of([Shops()])
+NEWER = msgspec.structs.replace(SHOP, controller_version="1.10")
 
 
-async def published(stores: MemoryStores, kind: str) -> KindSchema:
-    return SCHEMAS.decode((await stores.store(SCHEMAS).get(f"schema.{kind}")).value)
-
-
-class TestPublish:
-    async def test_a_daemon_publishes_the_schemas_of_its_kinds(self) -> None:
-        stores = MemoryStores()
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, SHOP),
+        (msgspec.json.encode(NEWER), NEWER),
+        (b"{}", SHOP),
+    ],
+    ids=["none", "newer", "damaged"],
+)
+async def test_a_daemon_publishes_the_schemas_of_its_kinds_once(
+    before: bytes | None, after: KindSchema
+) -> None:
+    store = (stores := MemoryStores()).store(SCHEMAS)
+    if before is not None:
+        await store.create(SHOP.key, before)
+    for _ in range(2):
         async with publishing(stores, [Shops()]):
             await asyncio.sleep(1)
-        assert stores.store(SCHEMAS).keys() == ["schema.PublishedShop.shops", "schema.Sign.signs"]
-        assert await published(stores, "PublishedShop.shops") == SHOP
+        assert store.keys() == ["schema.PublishedShop.shops", "schema.Sign.signs"]
+        assert SCHEMAS.decode((await store.get(SHOP.key)).value) == after
+    assert store.writes == (3 if before == b"{}" else 2)
 
-    async def test_a_second_start_writes_nothing(self) -> None:
-        stores = MemoryStores()
-        for _ in range(2):
-            async with publishing(stores, [Shops()]):
-                await asyncio.sleep(1)
-        assert stores.store(SCHEMAS).writes == 2
 
-    async def test_an_older_daemon_does_not_overwrite_a_newer_schema(self) -> None:
-        stores = MemoryStores()
-        newer = msgspec.structs.replace(SHOP, controller_version="1.10")
-        await stores.store(SCHEMAS).create(newer.key, msgspec.json.encode(newer))
+async def test_a_daemon_without_permission_to_publish_logs_once_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stores = MemoryStores()
+    stores.store(SCHEMAS).fail(PermissionDeniedError("not for you"))
+    with caplog.at_level(logging.WARNING):
         async with publishing(stores, [Shops()]):
-            await asyncio.sleep(1)
-        assert await published(stores, "PublishedShop.shops") == newer
-
-    async def test_a_schema_that_cannot_be_read_is_replaced(self) -> None:
-        stores = MemoryStores()
-        await stores.store(SCHEMAS).create("schema.PublishedShop.shops", b"{}")
-        async with publishing(stores, [Shops()]):
-            await asyncio.sleep(1)
-        assert await published(stores, "PublishedShop.shops") == SHOP
-
-    async def test_a_daemon_without_permission_logs_once_and_goes_on(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        stores = MemoryStores()
-        stores.store(SCHEMAS).fail(PermissionDeniedError("not for you"))
-        with caplog.at_level(logging.WARNING):
-            async with publishing(stores, [Shops()]):
-                await asyncio.sleep(3600)
-        (record,) = caplog.records
-        refused = "cannot publish schemas, commands do not validate objects of this daemon's kinds"
-        assert refused in record.getMessage()
+            await asyncio.sleep(3600)
+    (record,) = caplog.records
+    refused = "cannot publish schemas, commands do not validate objects of this daemon's kinds"
+    assert refused in record.getMessage()
