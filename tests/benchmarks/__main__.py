@@ -30,7 +30,7 @@ from tests.benchmarks import (
     bench_stall,
 )
 from tests.benchmarks.support.measured_server import QUICK, Sizes
-from tests.benchmarks.support.results import Row, summary, table
+from tests.benchmarks.support.results import Row, table
 from tests.support.servers.nats_server import program
 
 MILLION = 1_000_000
@@ -105,7 +105,6 @@ def main() -> None:
             f"{name}: measured in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
         )
     print("\n" + table(rows))
-    print("\n" + summary(rows))
     print(
         "\nMedians of alternating rounds, with the spread. naive: a nats-py watchall() loop that "
         "decodes each value and calls an async handler. Go: its ratio to naive, measured with "

@@ -23,20 +23,12 @@ Fault = Callable[[NatsServer], Awaitable[None]]
 
 async def run(sizes: Sizes) -> list[Row]:
     return [
-        await _measured(
-            f"server killed and started after {DOWNTIME_S} s",
-            _kill,
-            sizes,
-            target="<= 0.5 s",
-            limit_s=0.5,
-        ),
-        await _measured("consumer deleted", _delete_consumers, sizes, target="<= 3 s", limit_s=3.0),
+        await _measured(f"server killed and started after {DOWNTIME_S} s", _kill, sizes, 0.5),
+        await _measured("consumer deleted", _delete_consumers, sizes, 3.0),
     ]
 
 
-async def _measured(
-    name: str, inject_fault: Fault, sizes: Sizes, *, target: str, limit_s: float
-) -> Row:
+async def _measured(name: str, inject_fault: Fault, sizes: Sizes, limit_s: float) -> Row:
     delays: dict[str, list[float]] = {side: [] for side in SIDES}
     version = 0
     for _ in range(sizes.faults):
@@ -56,10 +48,9 @@ async def _measured(
         f"{name}: put to handler",
         "s",
         delays[OURS],
-        target=target,
-        enough=lambda delay: delay <= limit_s,
-        peer=PEER,
-        theirs=delays[PEER],
+        PEER,
+        delays[PEER],
+        at_most=limit_s,
     )
 
 

@@ -17,17 +17,7 @@ async def run(sizes: Sizes) -> list[Row]:
     for _ in range(sizes.rounds):
         own.append(_timed(str(program), "--help"))
         empty.append(_timed(sys.executable, "-c", "pass"))
-    return [
-        limited(
-            "natsctl --help",
-            "s",
-            own,
-            target="<= 0.3 s",
-            enough=lambda taken_s: taken_s <= 0.3,
-            peer="an empty Python",
-            theirs=empty,
-        )
-    ]
+    return [limited("natsctl --help", "s", own, "an empty Python", empty, at_most=0.3)]
 
 
 def _timed(*command: str) -> float:

@@ -25,13 +25,6 @@ async def run(sizes: Sizes) -> list[Row]:
                 p99[side].append(delays[98])
     title = f"put to handler at {sizes.puts_per_s:,}/s"
     return [
-        compared(
-            f"{title}, {name}",
-            "µs",
-            delays_us[OURS],
-            delays_us[PEER],
-            target="<= 1.0x",
-            enough=lambda ratio: ratio <= 1,
-        )
+        compared(f"{title}, {name}", "µs", delays_us[OURS], delays_us[PEER], at_most=1.0)
         for name, delays_us in (("p50", p50), ("p99", p99))
     ]

@@ -46,8 +46,7 @@ async def run(sizes: Sizes) -> list[Row]:
             rates[OURS],
             rates[PEER],
             go=GO_LIVE,
-            target=">= 1.1x",
-            enough=lambda ratio: ratio >= 1.1,
+            at_least=1.1,
         ),
         compared("  beside json.loads", "/s", rates[OURS], rates[JSON_PEER], peer=JSON_PEER),
         # one sync answers all events of a key that waits for a worker
@@ -57,10 +56,9 @@ async def run(sizes: Sizes) -> list[Row]:
             f"processor time per live event, {sizes.live_per_s:,}/s, each handled",
             "µs",
             paced[OURS],
-            peer=PEER,
-            theirs=paced[PEER],
-            target=f"<= {COST_US:g} µs",
-            enough=lambda cost: cost <= COST_US,
+            PEER,
+            paced[PEER],
+            at_most=COST_US,
         ),
         shown("  of a socket, JSON and a handler alone", "µs", paced[BARE]),
     ]

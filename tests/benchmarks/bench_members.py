@@ -1,25 +1,22 @@
 """The memory of two daemons that share a bucket's keys, against one that has them all."""
 
 import asyncio
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.benchmarks.bench_shards import member
-from tests.benchmarks.support.counting_controller import DONE
 from tests.benchmarks.support.measured_server import Sizes, filled
+from tests.benchmarks.support.process import memory_bytes, processor_s
 from tests.benchmarks.support.results import Row, limited, shown
+from tests.benchmarks.support.sharded_controllers import DONE
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
 MB = 1_000_000
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-LIMIT = 0.7
 KEYS_MIN = 1_000_000  # with fewer keys, what each process needs for itself decides
-PROGRAM = "tests.benchmarks.support.counting_controller:Counting"
+PROGRAM = "tests.benchmarks.support.sharded_controllers:Counting"
 SHARED = ("--shard", "--lease-ttl", "120")
 WITHIN_S = 900.0
 
@@ -31,16 +28,8 @@ async def run(sizes: Sizes) -> list[Row]:
         members = await _resident(server, keys, 2, SHARED)
     ratios = [resident / alone[0] for resident in members]
     title = f"memory (RSS) of each of two members with {keys:,} keys, of one process's"
-    return [
-        limited(
-            title,
-            "x",
-            ratios,
-            target=f"<= {LIMIT:g}",
-            enough=lambda ratio: ratio <= LIMIT or keys < KEYS_MIN,
-        ),
-        shown("  in all", "MB", members, "one process", alone),
-    ]
+    row = shown(title, "x", ratios) if keys < KEYS_MIN else limited(title, "x", ratios, at_most=0.7)
+    return [row, shown("  in all", "MB", members, "one process", alone)]
 
 
 async def _resident(
@@ -62,24 +51,10 @@ async def _resident(
             async def is_done() -> bool:
                 if size > 1 and not all(f"members={size}" in log.read_text() for log in logs):
                     return False
-                before = [_processor_s(pid) for pid in pids]
+                before = [processor_s(pid) for pid in pids]
                 await asyncio.sleep(3.0)
-                spent = [_processor_s(pid) - s for pid, s in zip(pids, before, strict=True)]
+                spent = [processor_s(pid) - s for pid, s in zip(pids, before, strict=True)]
                 return done.stat().st_size >= keys and max(spent) < 0.3
 
             await eventually(is_done, within_s=WITHIN_S)
-            return [_rss(pid) / MB for pid in pids]
-
-
-def _rss(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _processor_s(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) * TICK_S
-
-
-if __name__ == "__main__":
-    for row in asyncio.run(run(Sizes(keys=int(sys.argv[1]) // 10))):
-        print(row)
+            return [memory_bytes(pid=pid) / MB for pid in pids]

@@ -37,10 +37,9 @@ async def run(sizes: Sizes) -> list[Row]:
             f"memory (RSS) with {count:,} keys",
             "MB",
             mine,
-            target=f"<= {LIMIT_MB:g} MB",
-            enough=lambda value: value <= LIMIT_MB,
-            peer=peer_name,
-            theirs=theirs,
+            peer_name,
+            theirs,
+            at_most=LIMIT_MB,
         ),
         shown("  at its peak", "MB", peaks[OURS], peer_name, peaks[HOLDERS[1]]),
         shown(

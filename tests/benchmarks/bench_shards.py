@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from tests.benchmarks.support.measured_server import ROOT, Sizes, filled, write
-from tests.benchmarks.support.results import Row, samples, shown
-from tests.benchmarks.support.sharded_controller import DONE, SYNC_S
+from tests.benchmarks.support.results import Row, compared, shown
+from tests.benchmarks.support.sharded_controllers import DONE, SYNC_S
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -27,24 +27,11 @@ async def run(sizes: Sizes) -> list[Row]:
     title = f"shards, a sync of {SYNC_S * 1000:g} ms, one worker in each process"
     return [
         shown(f"{title}: {single} process", "/s", rates[single]),
-        *(_compared(f"  {size} processes", rates[size], rates[single]) for size in larger),
-    ]
-
-
-def _compared(title: str, group_rates: list[float], single_rates: list[float]) -> Row:
-    return Row(
-        label=title,
-        ours=samples("/s", group_rates),
-        peer="1 process",
-        theirs=samples("/s", single_rates),
-        ratio=samples(
-            "x",
-            [
-                group_rate / single_rate
-                for group_rate, single_rate in zip(group_rates, single_rates, strict=True)
-            ],
+        *(
+            compared(f"  {size} processes", "/s", rates[size], rates[single], peer="1 process")
+            for size in larger
         ),
-    )
+    ]
 
 
 async def _rate(size: int, keys: int) -> float:
@@ -55,7 +42,7 @@ async def _rate(size: int, keys: int) -> float:
         async with filled(keys) as server, AsyncExitStack() as stack:
             for number in range(size):
                 log = Path(folder) / f"{number}.log"
-                program = "tests.benchmarks.support.sharded_controller:Sharded"
+                program = "tests.benchmarks.support.sharded_controllers:Waiting"
                 started = member(server, log, program, ("--shard",), {DONE: str(done)})
                 await stack.enter_async_context(started)
             line = f"members={size}"

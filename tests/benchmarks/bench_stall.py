@@ -147,25 +147,17 @@ def _stall(during: str, stretch: Stretch, count: int) -> Row:
         f"longest stall, {count:,} keys: {during}",
         "ms",
         [stretch.cpu_s * 1e3],
-        target=f"<= {STALL_MS:g} ms",
-        enough=lambda stall: stall <= STALL_MS,
-        peer="by the clock",
-        theirs=[stretch.wall_s * 1e3],
+        "by the clock",
+        [stretch.wall_s * 1e3],
+        at_most=STALL_MS,
     )
 
 
 def _puts(during: str, sent: dict[str, float], stretch: Stretch) -> Row:
     delays: Sequence[float] = [(stretch.seen[name] - sent[name]) * 1e3 for name in sent]
     cuts = quantiles(delays, n=100)
-    return limited(
-        f"  put to handler, p99: {during}",
-        "ms",
-        [cuts[98]],
-        target=f"<= {PUT_P99_MS:g} ms",
-        enough=lambda delay: delay <= PUT_P99_MS,
-        peer="p50",
-        theirs=[cuts[49]],
-    )
+    title = f"  put to handler, p99: {during}"
+    return limited(title, "ms", [cuts[98]], "p50", [cuts[49]], at_most=PUT_P99_MS)
 
 
 def _memory(start: Stretch, count: int) -> Row:
@@ -173,12 +165,4 @@ def _memory(start: Stretch, count: int) -> Row:
     title, peak = f"  memory, {count:,} keys", [start.peak_bytes / MB]
     if count < MILLION:
         return shown(title, "MB", [resident], "at its peak", peak)
-    return limited(
-        title,
-        "MB",
-        [resident],
-        target=f"<= {RSS_MB:g} MB",
-        enough=lambda size: size <= RSS_MB,
-        peer="at its peak",
-        theirs=peak,
-    )
+    return limited(title, "MB", [resident], "at its peak", peak, at_most=RSS_MB)

@@ -117,72 +117,51 @@ def test_any_header_block_can_be_parsed(block: bytes) -> None:
 # ---- keys, positions and deletion markers in subjects and headers
 
 
-class TestNames:
-    @pytest.mark.parametrize("bucket", ["apps", "a-b_C9", "_", "-"])
-    def test_a_bucket_has_a_stream_name_and_a_subject_prefix(self, bucket: str) -> None:
-        assert stream_of(bucket) == f"KV_{bucket}"
-        assert prefix_of(bucket) == f"$KV.{bucket}."
-
-    @pytest.mark.parametrize("bucket", ["", "a.b", "a b", "a*", ">", "ü", "a/b", "a\n"])
-    def test_an_invalid_bucket_name_is_rejected(self, bucket: str) -> None:
-        with pytest.raises(UsageError, match="a bucket's name has only letters"):
-            stream_of(bucket)
+@pytest.mark.parametrize("bucket", ["apps", "a-b_C9", "_", "-"])
+def test_a_bucket_has_a_stream_name_and_a_subject_prefix(bucket: str) -> None:
+    assert stream_of(bucket) == f"KV_{bucket}"
+    assert prefix_of(bucket) == f"$KV.{bucket}."
 
 
-class TestKeys:
-    @pytest.mark.parametrize(
-        "key",
-        [
-            *("", ".", "a.", ".a", "a..b", "a b", "a\n", "\na", "*", "a.*", ">", "a.>", "ü", "a:b"),
-            *("_kv", "_kv.a", "_kva", "a\x00", "a,b", "$a", "a\\b"),
-        ],
-    )
-    def test_an_invalid_key_is_rejected_with_its_text(self, key: str) -> None:
-        with pytest.raises(InvalidKeyError) as raised:
-            check_key(key)
-        assert repr(key) in str(raised.value)
+@pytest.mark.parametrize("bucket", ["", "a.b", "a b", "a*", ">", "ü", "a/b", "a\n"])
+def test_an_invalid_bucket_name_is_rejected(bucket: str) -> None:
+    with pytest.raises(UsageError, match="a bucket's name has only letters"):
+        stream_of(bucket)
 
 
-class TestHeaders:
-    def test_invalid_utf_8_is_replaced(self) -> None:
-        assert parse_headers(b"NATS/1.0\r\nA: \xff\r\n\r\n") == {"A": "\ufffd"}
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("", ".", "a.", ".a", "a..b", "a b", "a\n", "\na", "*", "a.*", ">", "a.>", "ü", "a:b"),
+        *("_kv", "_kv.a", "_kva", "a\x00", "a,b", "$a", "a\\b"),
+    ],
+)
+def test_an_invalid_key_is_rejected_with_its_text(key: str) -> None:
+    with pytest.raises(InvalidKeyError) as raised:
+        check_key(key)
+    assert repr(key) in str(raised.value)
 
 
-class TestMarkers:
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            {"KV-Operation": "DEL"},
-            {"KV-Operation": "PURGE", "Nats-Rollup": "sub"},
-            {"Nats-Marker-Reason": "MaxAge"},
-            {"Nats-Marker-Reason": "Purge"},
-            {"Nats-Marker-Reason": "Remove"},
-        ],
-    )
-    def test_markers_of_clients_and_of_the_server_are_deletions(
-        self, headers: dict[str, str]
-    ) -> None:
-        assert marker(headers) is not None
+def test_invalid_utf_8_is_replaced() -> None:
+    assert parse_headers(b"NATS/1.0\r\nA: \xff\r\n\r\n") == {"A": "\ufffd"}
 
-    @pytest.mark.parametrize(
-        "headers", [None, {}, {"KV-Operation": "PUT"}, {"Nats-TTL": "1s"}, {"DEL": "KV-Operation"}]
-    )
-    def test_other_headers_are_no_markers(self, headers: dict[str, str] | None) -> None:
-        assert marker(headers) is None
 
-    @pytest.mark.parametrize(
-        ("headers", "expected"),
-        [
-            ({"KV-Operation": "DEL"}, Marker.DELETED),
-            ({"KV-Operation": "PURGE"}, Marker.PURGED),
-            ({"Nats-Marker-Reason": "MaxAge"}, Marker.DELETED),
-            ({"Nats-Marker-Reason": "Purge"}, Marker.PURGED),
-        ],
-    )
-    def test_purges_and_deletions_have_different_markers(
-        self, headers: dict[str, str], expected: Marker
-    ) -> None:
-        assert marker(headers) is expected
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"KV-Operation": "DEL"}, Marker.DELETED),
+        ({"KV-Operation": "PURGE", "Nats-Rollup": "sub"}, Marker.PURGED),
+        ({"Nats-Marker-Reason": "MaxAge"}, Marker.DELETED),
+        ({"Nats-Marker-Reason": "Purge"}, Marker.PURGED),
+        ({"Nats-Marker-Reason": "Remove"}, Marker.DELETED),
+        *((headers, None) for headers in (None, {}, {"KV-Operation": "PUT"}, {"Nats-TTL": "1s"})),
+        ({"DEL": "KV-Operation"}, None),
+    ],
+)
+def test_markers_of_clients_and_of_the_server_are_deletions_or_purges(
+    headers: dict[str, str] | None, expected: Marker | None
+) -> None:
+    assert marker(headers) is expected
 
 
 # ---- the configuration of a stream determines where the keys of a bucket are
@@ -194,28 +173,30 @@ def renamed(source: str, *prefixes: str) -> dict[str, Any]:
     return {"name": f"KV_{source}", "subject_transforms": transforms}
 
 
-def test_a_bucket_has_its_own_prefix() -> None:
-    config = {"max_msgs_per_subject": 5, "allow_msg_ttl": True}
-    assert layout_of("b", config) == Layout("$KV.b.", history=5, expiring=True)
+OF_X = {"name": "KV_b", "subject_transforms": [{"src": "$KV.b.x.>", "dest": ""}]}
 
 
-def test_a_bucket_without_a_limit_keeps_all_revisions() -> None:
-    assert layout_of("b", {}) == Layout("$KV.b.", history=-1)
-
-
-def test_a_mirror_has_the_prefix_of_its_origin_until_a_message_shows_another_one() -> None:
-    layout = layout_of("m", {"mirror": {"name": "KV_b"}})
-    assert layout == Layout("$KV.b.", "KV_b", history=-1, settled=False)
-
-
-def test_a_mirror_that_renames_subjects_has_the_new_prefix() -> None:
-    layout = layout_of("m", {"mirror": renamed("b", "$KV.m.")})
-    assert layout == Layout("$KV.m.", "KV_b", history=-1)
-
-
-def test_a_mirror_that_selects_subjects_has_their_prefix() -> None:
-    mirror = {"name": "KV_b", "subject_transforms": [{"src": "$KV.b.x.>", "dest": ""}]}
-    assert layout_of("m", {"mirror": mirror}).prefix == "$KV.b."
+@pytest.mark.parametrize(
+    ("bucket", "config", "layout"),
+    [
+        ("b", {}, Layout("$KV.b.", history=-1)),
+        (
+            "b",
+            {"max_msgs_per_subject": 5, "allow_msg_ttl": True},
+            Layout("$KV.b.", history=5, expiring=True),
+        ),
+        # until a message shows another prefix
+        ("m", {"mirror": {"name": "KV_b"}}, Layout("$KV.b.", "KV_b", history=-1, settled=False)),
+        ("m", {"mirror": renamed("b", "$KV.m.")}, Layout("$KV.m.", "KV_b", history=-1)),
+        ("m", {"mirror": OF_X}, Layout("$KV.b.", "KV_b", history=-1)),
+        ("b", {"sources": [renamed("a", "$KV.b.")]}, Layout("$KV.b.", history=-1)),
+    ],
+    ids=["all revisions", "some", "mirror", "renamed mirror", "mirror of a part", "source"],
+)
+def test_the_layout_of_a_bucket_follows_from_its_configuration(
+    bucket: str, config: dict[str, Any], layout: Layout
+) -> None:
+    assert layout_of(bucket, config) == layout
 
 
 def test_a_mirror_with_several_prefixes_is_refused() -> None:
@@ -229,8 +210,3 @@ def test_a_source_with_another_prefix_is_refused() -> None:
         StoreDiffersError, match=r"bucket b takes messages of KV_a under \$KV\.a\.>"
     ):
         layout_of("b", {"sources": [renamed("c", "$KV.b."), {"name": "KV_a"}]})
-
-
-def test_a_source_that_is_renamed_to_the_prefix_of_the_bucket_is_read() -> None:
-    layout = layout_of("b", {"sources": [renamed("a", "$KV.b.")]})
-    assert layout == Layout("$KV.b.", history=-1)

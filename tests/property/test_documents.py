@@ -20,6 +20,7 @@ from natsctl.model.documents import Document, same
 from natsctl.model.readiness import ready, reason
 from natsctl.model.store import Stored
 from natsctl.model.times import time_in, time_text
+from tests.support.stores.documents import merge_patch
 
 # ---- property tests of documents: writes in any order keep the fields of other writers
 
@@ -186,54 +187,14 @@ def test_status_and_finalizers_do_not_change_the_desired_state(
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_changes_only_the_fields_that_it_names(
+def test_a_merge_patch_is_that_of_another_program_and_changes_no_argument(
     document: Document, patch: Document
 ) -> None:
-    merged = documents.merge_patch(document, patch)
-    for name in merged.keys() | document.keys() | patch.keys():
-        if name not in patch:
-            assert merged[name] == document[name]
-        elif patch[name] is None:
-            assert name not in merged
-        elif not isinstance(patch[name], dict):
-            assert merged[name] == patch[name]
-
-
-@given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_applied_twice_is_applied_once(document: Document, patch: Document) -> None:
-    once = documents.merge_patch(document, patch)
-    assert documents.merge_patch(once, patch) == once
-
-
-@given(DOCUMENTS)
-def test_an_empty_merge_patch_changes_nothing(document: Document) -> None:
-    assert documents.merge_patch(document, {}) == document
-
-
-@given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_does_not_change_its_arguments(document: Document, patch: Document) -> None:
     before = copy.deepcopy((document, patch))
-    documents.merge_patch(document, patch)
+    merged = documents.merge_patch(document, patch)
+    assert merged == merge_patch(document, patch)
+    assert documents.merge_patch(merged, patch) == merged
     assert (document, patch) == before
-
-
-@given(DOCUMENTS, DOCUMENTS)
-def test_every_difference_can_be_written_as_a_merge_patch(
-    current_document: Document, wanted_document: Document
-) -> None:
-    def without_null(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: without_null(v) for k, v in value.items() if v is not None}
-        return value
-
-    def patch(old: Any, new: Any) -> Any:
-        if not (isinstance(old, dict) and isinstance(new, dict)):
-            return new
-        removed = dict.fromkeys(old.keys() - new.keys())
-        return {**removed, **{k: patch(old.get(k), v) for k, v in new.items() if old.get(k) != v}}
-
-    current, wanted = without_null(current_document), without_null(wanted_document)
-    assert documents.merge_patch(current, patch(current, wanted)) == wanted
 
 
 @given(wanted=VALUES, stored=VALUES, more=st.dictionaries(st.sampled_from("abcxyz"), VALUES))
@@ -285,127 +246,132 @@ class Shape(msgspec.Struct, frozen=True):
     shape: Circle | Square
 
 
-class TestParse:
-    @pytest.mark.parametrize(
-        "value", [b"", b"{", b"[]", b'"text"', b"null", b"7", b"\xff", b'{"a": \xff}']
-    )
-    def test_parse_refuses_values_that_are_not_json_objects(self, value: bytes) -> None:
-        with pytest.raises(InvalidObjectError, match="not a JSON object"):
-            documents.parse(value)
-
-    def test_parse_refuses_a_document_nested_too_deeply(self) -> None:
-        with pytest.raises(InvalidObjectError):
-            documents.parse(b'{"a":' * 100_000)
-
-    def test_missing_or_invalid_metadata_is_empty(self) -> None:
-        assert documents.metadata_of({}) == documents.metadata_of({"metadata": "x"}) == {}
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"[]", b'"text"', b"null", b"7", b"\xff", b'{"a": \xff}']
+)
+def test_parse_refuses_values_that_are_not_json_objects(value: bytes) -> None:
+    with pytest.raises(InvalidObjectError, match="not a JSON object"):
+        documents.parse(value)
 
 
-class TestOverlay:
-    def test_lists_are_replaced_as_a_whole(self) -> None:
-        current: Document = {"ports": [{"number": 1, "unknown": 2}]}
-        result = documents.overlay(current, SiteSpec(ports=(Port(number=3),)))
-        assert result["ports"] == [{"number": 3, "name": ""}]
-
-    def test_none_replaces_a_struct(self) -> None:
-        assert documents.overlay({"main": {"number": 1}}, SiteSpec())["main"] is None
-
-    def test_an_unset_field_is_removed(self) -> None:
-        assert documents.overlay({}, SiteSpec(later=1))["later"] == 1
-        assert "later" not in documents.overlay({"later": 1}, SiteSpec())
-
-    def test_a_union_of_the_same_variant_is_merged(self) -> None:
-        current: Document = {"shape": {"type": "circle", "radius": 1, "unknown": 2}}
-        result = documents.overlay(current, Shape(Circle(3)))
-        assert result["shape"] == {"type": "circle", "radius": 3, "unknown": 2}
-
-    def test_a_union_of_another_variant_is_replaced(self) -> None:
-        current = documents.overlay({}, Shape(Circle(3)))
-        result = documents.overlay(current, Shape(Square(4)))
-        assert result["shape"] == {"type": "square", "side": 4}
+def test_parse_refuses_a_document_nested_too_deeply() -> None:
+    with pytest.raises(InvalidObjectError):
+        documents.parse(b'{"a":' * 100_000)
 
 
-class TestMergePatch:
-    @pytest.mark.parametrize(
-        ("document", "patch", "merged"),
-        [
-            # the examples of RFC 7396 whose target and patch are objects
-            ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-            ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-            ({"a": "b"}, {"a": None}, {}),
-            ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
-            ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-            ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
-            ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-            ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-            ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
-            ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
-        ],
-    )
-    def test_a_merge_patch_follows_rfc_7396(
-        self, document: Document, patch: Document, merged: Document
-    ) -> None:
-        assert documents.merge_patch(document, patch) == merged
-
-    def test_a_number_that_becomes_a_boolean_is_a_difference(self) -> None:
-        assert documents.patch_between({"a": 1, "b": 1}, {"a": True, "b": 1.0}) == {"a": True}
+def test_missing_or_invalid_metadata_is_empty() -> None:
+    assert documents.metadata_of({}) == documents.metadata_of({"metadata": "x"}) == {}
 
 
-class TestStamp:
-    """natsctl sets the bookkeeping fields and ignores values given by the writer."""
-
-    def first(self, new: Document) -> Document:
-        return documents.stamp(None, new)
-
-    def test_a_new_object_gets_a_uid_and_its_first_generation(self) -> None:
-        metadata = documents.metadata_of(self.first({"spec": {}}))
-        assert metadata["generation"] == 1
-        assert isinstance(metadata["uid"], str)
-        assert len(metadata["uid"]) == 36
-
-    def test_two_objects_get_different_uids(self) -> None:
-        assert self.first({"spec": {}})["metadata"] != self.first({"spec": {}})["metadata"]
-
-    def test_a_missing_generation_restarts_at_one(self) -> None:
-        stamped = documents.stamp({"spec": {"text": "1"}}, {"spec": {"text": "2"}})
-        assert documents.metadata_of(stamped)["generation"] == 1
-
-    def test_bookkeeping_fields_given_by_the_writer_are_ignored(self) -> None:
-        created = self.first({"spec": {}})
-        forged: Document = {
-            "spec": {},
-            "metadata": {
-                "generation": 99,
-                "uid": "mine",
-                "finalizers": ["mine"],
-                "deletionTimestamp": "2026-01-01T00:00:00Z",
-            },
-        }
-        assert documents.stamp(created, forged) == created
-        assert set(documents.metadata_of(self.first(forged))) == {"uid", "generation"}
-
-    def test_empty_bookkeeping_fields_cause_no_write(self) -> None:
-        by_hand: Document = {
-            "metadata": {
-                "labels": {},
-                "annotations": {},
-                "finalizers": [],
-                "generation": 3,
-                "uid": "u",
-                "deletionTimestamp": None,
-            },
-            "spec": {},
-        }
-        assert documents.stamp(by_hand, by_hand) == by_hand
+def test_lists_are_replaced_as_a_whole() -> None:
+    current: Document = {"ports": [{"number": 1, "unknown": 2}]}
+    result = documents.overlay(current, SiteSpec(ports=(Port(number=3),)))
+    assert result["ports"] == [{"number": 3, "name": ""}]
 
 
-class TestDeletionMark:
-    def test_marked_deleted_sets_the_timestamp_and_increments_the_generation(self) -> None:
-        marked = documents.metadata_of(documents.marked_deleted({"metadata": {"generation": 4}}))
-        assert marked["generation"] == 5
-        deleted_at = marked["deletionTimestamp"]
-        assert isinstance(deleted_at, str)
-        assert abs((datetime.now(UTC) - datetime.fromisoformat(deleted_at)).total_seconds()) < 60
+def test_none_replaces_a_struct() -> None:
+    assert documents.overlay({"main": {"number": 1}}, SiteSpec())["main"] is None
+
+
+def test_an_unset_field_is_removed() -> None:
+    assert documents.overlay({}, SiteSpec(later=1))["later"] == 1
+    assert "later" not in documents.overlay({"later": 1}, SiteSpec())
+
+
+def test_a_union_of_the_same_variant_is_merged() -> None:
+    current: Document = {"shape": {"type": "circle", "radius": 1, "unknown": 2}}
+    result = documents.overlay(current, Shape(Circle(3)))
+    assert result["shape"] == {"type": "circle", "radius": 3, "unknown": 2}
+
+
+def test_a_union_of_another_variant_is_replaced() -> None:
+    current = documents.overlay({}, Shape(Circle(3)))
+    result = documents.overlay(current, Shape(Square(4)))
+    assert result["shape"] == {"type": "square", "side": 4}
+
+
+@pytest.mark.parametrize(
+    ("document", "patch", "merged"),
+    [
+        # the examples of RFC 7396 whose target and patch are objects
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_a_merge_patch_follows_rfc_7396(
+    document: Document, patch: Document, merged: Document
+) -> None:
+    assert documents.merge_patch(document, patch) == merged
+
+
+def test_a_number_that_becomes_a_boolean_is_a_difference() -> None:
+    assert documents.patch_between({"a": 1, "b": 1}, {"a": True, "b": 1.0}) == {"a": True}
+
+
+def first(new: Document) -> Document:
+    return documents.stamp(None, new)
+
+
+def test_a_new_object_gets_a_uid_and_its_first_generation() -> None:
+    metadata = documents.metadata_of(first({"spec": {}}))
+    assert metadata["generation"] == 1
+    assert isinstance(metadata["uid"], str)
+    assert len(metadata["uid"]) == 36
+
+
+def test_two_objects_get_different_uids() -> None:
+    assert first({"spec": {}})["metadata"] != first({"spec": {}})["metadata"]
+
+
+def test_a_missing_generation_restarts_at_one() -> None:
+    stamped = documents.stamp({"spec": {"text": "1"}}, {"spec": {"text": "2"}})
+    assert documents.metadata_of(stamped)["generation"] == 1
+
+
+def test_bookkeeping_fields_given_by_the_writer_are_ignored() -> None:
+    created = first({"spec": {}})
+    forged: Document = {
+        "spec": {},
+        "metadata": {
+            "generation": 99,
+            "uid": "mine",
+            "finalizers": ["mine"],
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+        },
+    }
+    assert documents.stamp(created, forged) == created
+    assert set(documents.metadata_of(first(forged))) == {"uid", "generation"}
+
+
+def test_empty_bookkeeping_fields_cause_no_write() -> None:
+    by_hand: Document = {
+        "metadata": {
+            "labels": {},
+            "annotations": {},
+            "finalizers": [],
+            "generation": 3,
+            "uid": "u",
+            "deletionTimestamp": None,
+        },
+        "spec": {},
+    }
+    assert documents.stamp(by_hand, by_hand) == by_hand
+
+
+def test_marked_deleted_sets_the_timestamp_and_increments_the_generation() -> None:
+    marked = documents.metadata_of(documents.marked_deleted({"metadata": {"generation": 4}}))
+    assert marked["generation"] == 5
+    deleted_at = marked["deletionTimestamp"]
+    assert isinstance(deleted_at, str)
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(deleted_at)).total_seconds()) < 60
 
 
 BASE: Document = {
@@ -419,41 +385,35 @@ def with_metadata(**changed: object) -> Document:
     return {**BASE, "metadata": {**documents.metadata_of(BASE), **changed}}
 
 
-class TestDesiredState:
-    """Only a change of the desired state triggers a sync."""
+@pytest.mark.parametrize(
+    ("before", "after"), [(1, True), (False, 0.0), ([{"a": 1}], [{"a": True}])]
+)
+def test_booleans_and_numbers_differ(before: object, after: object) -> None:
+    first, second = (documents.render({"spec": {"x": x}}) for x in (before, after))
+    assert documents.desire_differs(first, second)
+    stamped = documents.stamp(documents.parse(first), documents.parse(second))
+    assert documents.metadata_of(stamped)["generation"] == 1
 
-    def differs(self, new: Document) -> bool:
-        return documents.desire_differs(documents.render(BASE), documents.render(new))
 
-    @pytest.mark.parametrize(
-        ("before", "after"), [(1, True), (False, 0.0), ([{"a": 1}], [{"a": True}])]
+def test_another_notation_of_a_number_is_no_difference() -> None:
+    assert not documents.desire_differs(b'{"spec": {"x": 1}}', b'{"spec": {"x": 1.0}}')
+
+
+def test_deeply_nested_documents_are_compared() -> None:
+    deep = b'{"spec": ' + b"[" * 400 + b"1" + b"]" * 400 + b"}"
+    assert not documents.desire_differs(deep, deep)
+
+
+def test_a_finalizer_of_an_object_marked_deleted_is_a_difference() -> None:
+    two_finalizers = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"])
+    one_finalizer = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
+    assert documents.desire_differs(
+        documents.render(two_finalizers), documents.render(one_finalizer)
     )
-    def test_booleans_and_numbers_differ(self, before: object, after: object) -> None:
-        first, second = (documents.render({"spec": {"x": x}}) for x in (before, after))
-        assert documents.desire_differs(first, second)
-        stamped = documents.stamp(documents.parse(first), documents.parse(second))
-        assert documents.metadata_of(stamped)["generation"] == 1
-
-    def test_another_notation_of_a_number_is_no_difference(self) -> None:
-        assert not documents.desire_differs(b'{"spec": {"x": 1}}', b'{"spec": {"x": 1.0}}')
-
-    def test_deeply_nested_documents_are_compared(self) -> None:
-        deep = b'{"spec": ' + b"[" * 400 + b"1" + b"]" * 400 + b"}"
-        assert not documents.desire_differs(deep, deep)
-
-    def test_a_finalizer_of_an_object_marked_deleted_is_a_difference(self) -> None:
-        two_finalizers = with_metadata(
-            deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"]
-        )
-        one_finalizer = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
-        assert documents.desire_differs(
-            documents.render(two_finalizers), documents.render(one_finalizer)
-        )
 
 
-class TestPlain:
-    def test_nan_becomes_null(self) -> None:
-        assert documents.plain(math.nan) is None
+def test_nan_becomes_null() -> None:
+    assert documents.plain(math.nan) is None
 
 
 # ---- jSON numbers that a float cannot represent are read and written exactly

@@ -88,7 +88,6 @@ class Model:
         return set()
 
     async def change(self, action: str, watcher_id: ObjectIdentifier, arguments: Any = ()) -> None:
-        before = self.watched.get(watcher_id, set())
         watcher = self.harness.watcher
         match action:
             case "add":
@@ -108,7 +107,8 @@ class Model:
         refused = any(target[0] in self.denied for target in wanted)
         assert refused == await fails(call)
         if not refused:
-            self.watched[watcher_id] = before | wanted if action == "add" else wanted
+            before = self.watched.get(watcher_id, set()) if action == "add" else set()
+            self.watched[watcher_id] = before | wanted
 
     async def read(self, watcher_id: ObjectIdentifier, targets: list[tuple[str, str]]) -> None:
         """Read targets in order; targets before the first denied one are watched as well."""
@@ -221,24 +221,7 @@ def test_watch_counts_are_exact_after_concurrent_calls(
         async with dynamic_harness(QUIET) as harness:
             model = Model(harness)
             changes = [step for step in steps if step[0] in {"add", "update", "remove"}]
-            calls = []
-            for action, watcher_id, *arguments in changes:
-                match action:
-                    case "add":
-                        calls.append(
-                            harness.watcher.add_watcher(watcher_id, IDENTIFIERS[arguments[0]])
-                        )
-                        model.watched.setdefault(watcher_id, set()).add(arguments[0])
-                    case "update":
-                        identifiers = [IDENTIFIERS[target] for target in sorted(arguments[0])]
-                        calls.append(
-                            harness.watcher.add_or_update_watcher(watcher_id, *identifiers)
-                        )
-                        model.watched[watcher_id] = set(arguments[0])
-                    case _:
-                        calls.append(harness.watcher.remove_watcher(watcher_id))
-                        model.watched[watcher_id] = set()
-            await asyncio.gather(*calls)
+            await asyncio.gather(*(model.change(*step) for step in changes))
             await asyncio.sleep(1)
             model.check()
 

@@ -35,8 +35,7 @@ def test_a_label_value_is_unchanged_only_if_its_text_is(text: str) -> None:
 
 @given(NAMES, OWNERS)
 def test_an_owner_is_read_as_it_was_written(names: OwnerNames, owner: Owner) -> None:
-    metadata = Metadata(labels=names.labels(owner), annotations=names.annotations(owner))
-    assert names.owner(metadata) == owner
+    assert names.owner(owned(owner, names)) == owner
 
 
 @given(NAMES, OWNERS)
@@ -52,65 +51,54 @@ OWNER_NAMES = OwnerNames()
 SHOP = Owner("App.apps", "shop")
 
 
-def owned(owner: Owner, names: OwnerNames = OWNER_NAMES) -> Metadata:
+def owned(owner: Owner, names: OwnerNames) -> Metadata:
     return Metadata(labels=names.labels(owner), annotations=names.annotations(owner))
 
 
-class TestNames:
-    def test_labels_and_annotations_have_the_same_names(self) -> None:
-        assert owned(SHOP) == Metadata(
-            labels={"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"},
-            annotations={"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"},
-        )
-
-    def test_the_domain_of_the_names_is_an_option(self) -> None:
-        assert OwnerNames.of_domain("example.org").labels(SHOP) == {
-            "example.org/owner-kind": "App.apps",
-            "example.org/owner-key": "shop",
-        }
-
-    def test_the_names_can_be_those_of_kumori(self) -> None:
-        assert KUMORI.labels(SHOP) == {"kumori/ownerkind": "App.apps", "kumori/ownerkey": "shop"}
+@pytest.mark.parametrize(
+    ("names", "kind", "key"),
+    [
+        (OWNER_NAMES, "natsctl.io/owner-kind", "natsctl.io/owner-key"),
+        (OwnerNames.of_domain("example.org"), "example.org/owner-kind", "example.org/owner-key"),
+        (KUMORI, "kumori/ownerkind", "kumori/ownerkey"),
+    ],
+)
+def test_labels_and_annotations_have_the_names_of_the_domain(
+    names: OwnerNames, kind: str, key: str
+) -> None:
+    expected = {kind: "App.apps", key: "shop"}
+    assert owned(SHOP, names) == Metadata(labels=expected, annotations=expected)
 
 
-class TestLabelValues:
-    @pytest.mark.parametrize("text", ["shop", "a", "team-a.shop_1", "x" * 63, "0", "h", "hi.a"])
-    def test_legal_text_is_its_own_label_value(self, text: str) -> None:
-        assert label_value(text) == text
-
-    def test_the_hash_is_stable_across_releases(self) -> None:
-        hashed = "h.mx4drix37435qgqjeqxuijupcfxdhhkw4a66yrdyluf23wslcnaq"
-        assert label_value("team/a") == hashed
+@pytest.mark.parametrize("text", ["shop", "a", "team-a.shop_1", "x" * 63, "0", "h", "hi.a"])
+def test_legal_text_is_its_own_label_value(text: str) -> None:
+    assert label_value(text) == text
 
 
-class TestOwner:
-    def test_an_object_without_labels_has_no_owner(self) -> None:
-        assert OWNER_NAMES.owner(Metadata()) is None
+def test_the_hash_is_stable_across_releases() -> None:
+    hashed = "h.mx4drix37435qgqjeqxuijupcfxdhhkw4a66yrdyluf23wslcnaq"
+    assert label_value("team/a") == hashed
 
-    def test_an_object_with_annotations_only_has_no_owner(self) -> None:
-        assert OWNER_NAMES.owner(Metadata(annotations=OWNER_NAMES.annotations(SHOP))) is None
 
-    def test_an_object_without_the_kind_label_has_no_owner(self) -> None:
-        labels = {OWNER_NAMES.key: OWNER_NAMES.labels(SHOP)[OWNER_NAMES.key]}
-        metadata = Metadata(labels=labels, annotations=OWNER_NAMES.annotations(SHOP))
-        assert OWNER_NAMES.owner(metadata) is None
+KIND, KEY = ({name: OWNER_NAMES.labels(SHOP)[name]} for name in (OWNER_NAMES.kind, OWNER_NAMES.key))
+HASHED = Owner("App.apps", "team/a")
 
-    def test_without_the_key_label_the_annotation_names_the_owner(self) -> None:
-        labels = {OWNER_NAMES.kind: OWNER_NAMES.labels(SHOP)[OWNER_NAMES.kind]}
-        metadata = Metadata(labels=labels, annotations=OWNER_NAMES.annotations(SHOP))
-        assert OWNER_NAMES.owner(metadata) == SHOP
-        assert OWNER_NAMES.owner(Metadata(labels=labels)) is None
 
-    def test_exact_labels_alone_name_the_owner(self) -> None:
-        assert OWNER_NAMES.owner(Metadata(labels=OWNER_NAMES.labels(SHOP))) == SHOP
-
-    def test_a_hashed_label_alone_names_no_owner(self) -> None:
-        labels = OWNER_NAMES.labels(Owner("App.apps", "team/a"))
-        assert OWNER_NAMES.owner(Metadata(labels=labels)) is None
-
-    def test_an_object_whose_label_and_annotation_disagree_names_no_owner(self) -> None:
-        metadata = Metadata(labels=OWNER_NAMES.labels(SHOP), annotations={OWNER_NAMES.key: "bar"})
-        assert OWNER_NAMES.owner(metadata) is None
-
-    def test_labels_of_another_domain_are_ignored(self) -> None:
-        assert OWNER_NAMES.owner(owned(SHOP, KUMORI)) is None
+@pytest.mark.parametrize(
+    ("labels", "annotations", "owner"),
+    [
+        ({}, {}, None),
+        ({}, {**KIND, **KEY}, None),
+        (KEY, {**KIND, **KEY}, None),
+        (KIND, {**KIND, **KEY}, SHOP),
+        (KIND, {}, None),
+        ({**KIND, **KEY}, {}, SHOP),
+        (OWNER_NAMES.labels(HASHED), {}, None),
+        ({**KIND, **KEY}, {OWNER_NAMES.key: "bar"}, None),
+        (KUMORI.labels(SHOP), KUMORI.annotations(SHOP), None),
+    ],
+)
+def test_the_owner_is_named_by_the_kind_label_and_a_key_that_nothing_contradicts(
+    labels: dict[str, str], annotations: dict[str, str], owner: Owner | None
+) -> None:
+    assert OWNER_NAMES.owner(Metadata(labels=labels, annotations=annotations)) == owner

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from natsctl import Operation
 from natsctl.testing import Harness, MemoryStores, VirtualTimeLoop, running
 from tests.support.controllers.app_controller import AppClient, Apps, document, edit
-from tests.support.controllers.quarantined_apps import dead, on_machine
+from tests.support.controllers.quarantined_apps import dead, on_machine, syncs_of
 
 PAUSED = "natsctl.io/paused"
 KEYS = ("a", "b", "c")
@@ -117,7 +117,8 @@ async def behaves_as_the_model(  # noqa: C901 - one case for each step
             assert synced + Counter(syncs_of(harness)) == model.syncs, (number, step, key)
             texts = await client.texts()
             for name in set(KEYS) - model.paused - model.quarantined:
-                assert texts[f"{name}.main"] == (await text_of(client, name))
+                app = await document(client.apps, name)
+                assert texts[f"{name}.main"] == app["spec"]["text"]
 
 
 async def started(stack: AsyncExitStack, stores: MemoryStores, model: Model) -> Harness:
@@ -126,13 +127,3 @@ async def started(stack: AsyncExitStack, stores: MemoryStores, model: Model) -> 
     for key in KEYS:  # a start wants every key once
         model.wants(key)
     return harness
-
-
-def syncs_of(harness: Harness) -> list[str]:
-    controller = harness.runtime.controller
-    assert isinstance(controller, Rare)
-    return controller.syncs
-
-
-async def text_of(client: AppClient, key: str) -> object:
-    return (await document(client.apps, key))["spec"]["text"]

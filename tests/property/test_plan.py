@@ -13,10 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import natsctl
-from natsctl import ControllerRuntime, Kind, NotFoundError, Object, Plan, kv, plan
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    Kind,
+    KubeKind,
+    NotFoundError,
+    Object,
+    Plan,
+    kv,
+    plan,
+)
 from natsctl.core.plan.record import actions_of, declared_merge_keys, schema_of, value_differences
 from natsctl.model.plans import Action, Difference
-from natsctl.model.store import Applied, Listed, Store, Stores
+from natsctl.model.store import Applied, Listed, ManifestStores, Store, Stores
 from natsctl.testing import MemoryStores, VirtualTimeLoop
 from natsctl.testing.harness import QUIET_STEPS, STEP_S
 from tests.support.controllers.app_controller import APPS, PARTS, Apps
@@ -33,8 +43,8 @@ STEPS = st.lists(
         st.tuples(st.just("put"), KEYS, st.sampled_from(["one", "two"]), PARTS_OF),
         st.tuples(st.just("spoil"), KEYS),
         st.tuples(st.just("delete"), KEYS),
-        st.tuples(st.just("edit a part"), KEYS, st.sampled_from("xyz")),
-        st.tuples(st.just("delete a part"), KEYS, st.sampled_from("xyz")),
+        st.tuples(st.just("edit a child"), KEYS, st.sampled_from("xyz")),
+        st.tuples(st.just("delete a child"), KEYS, st.sampled_from("xyz")),
         st.just(("run",)),
     ),
     max_size=12,
@@ -42,67 +52,97 @@ STEPS = st.lists(
 State = dict[tuple[str, str], bytes]
 
 
-async def delete(store: Store, key: str) -> None:
-    with suppress(NotFoundError):
-        await store.delete(key)
+class World:
+    """The stores of a controller that makes a child for each name in its primary."""
 
+    children: Kind[Any] = PARTS
+    field = "spec"  # of a child
 
-async def run(stores: Stores) -> None:
-    """Run the controller until it has nothing to do."""
-    runtime = ControllerRuntime(Apps(), nats=stores)
-    task = asyncio.create_task(runtime.run())
-    await runtime.synced.wait()
-    for _ in range(QUIET_STEPS):
-        await eventually(lambda: runtime.idle)
-        await asyncio.sleep(STEP_S)
-    runtime.stop()
-    await task
+    def __init__(self, nats: Stores, kube: ManifestStores | None = None) -> None:
+        self.nats = nats
+        self.kube = kube
 
+    def controller(self) -> Controller:
+        return Apps()
 
-async def take(stores: Stores, step: tuple[Any, ...]) -> None:
-    apps, parts = await stores.open(APPS), await stores.open(PARTS)
-    match step:
-        case ("put", str(key), str(text), list(names)):
-            await put(apps, key, {"spec": {"text": text, "parts": names}})
-        case ("spoil", str(key)):
-            await put(apps, key, {"spec": {"text": 1}})
-        case ("delete", str(key)):
-            await delete(apps, key)
-        case ("edit a part", str(key), str(name)):
-            try:
-                current = json.loads((await parts.get(f"{key}.{name}")).value)
-            except NotFoundError:
-                return
-            await put(parts, f"{key}.{name}", {**current, "spec": {"text": "edited"}})
-        case ("delete a part", str(key), str(name)):
-            await delete(parts, f"{key}.{name}")
-        case ("run",):
-            await run(stores)
+    def child(self, key: str, name: str) -> str:
+        return f"{key}.{name}"
 
+    async def open(self, kind: Kind[Any]) -> Store:
+        if isinstance(kind, KubeKind):
+            assert self.kube is not None
+            return await self.kube.open(kind)
+        return await self.nats.open(kind)
 
-async def state(stores: Stores) -> State:
-    """Return the values of both buckets."""
-    values: State = {}
-    for kind in (APPS, PARTS):
-        async with (await stores.open(kind)).watch() as events:
-            async for event in events:
-                if isinstance(event, Listed):
-                    break
-                if isinstance(event, Applied):
-                    values[kind.name, event.stored.key] = event.stored.value
-    return values
+    async def run(self) -> None:
+        """Run the controller until it has nothing to do."""
+        runtime = ControllerRuntime(self.controller(), nats=self.nats, kube=self.kube)
+        task = asyncio.create_task(runtime.run())
+        await runtime.synced.wait()
+        for _ in range(QUIET_STEPS):
+            await eventually(lambda: runtime.idle)
+            await asyncio.sleep(STEP_S)
+        runtime.stop()
+        await task
 
+    async def planned(self) -> Plan:
+        return await plan(self.controller(), nats=self.nats, kube=self.kube)
 
-def actions_between(before: State, after: State) -> set[bytes]:
-    """Return the actions that change one state to the other."""
-    kinds: dict[str, Kind[Any]] = {kind.name: kind for kind in (APPS, PARTS)}
-    return {
-        encoded(action)
-        for name, key in before.keys() | after.keys()
-        for action in actions_of(
-            kinds[name], key, before.get((name, key)), after.get((name, key)), msgspec.UNSET
+    async def take(self, step: tuple[Any, ...]) -> None:
+        apps, children = await self.open(APPS), await self.open(self.children)
+        with suppress(NotFoundError):
+            match step:
+                case ("put", str(key), str(text), list(names)):
+                    await put(apps, key, {"spec": {"text": text, "parts": names}})
+                case ("spoil", str(key)):
+                    await put(apps, key, {"spec": {"text": 1}})
+                case ("delete", str(key)):
+                    await apps.delete(key)
+                case ("edit a child", str(key), str(name)):
+                    child = self.child(key, name)
+                    current = json.loads((await children.get(child)).value)
+                    await put(children, child, {**current, self.field: {"text": "edited"}})
+                case ("delete a child", str(key), str(name)):
+                    await children.delete(self.child(key, name))
+                case ("run",):
+                    await self.run()
+
+    async def state(self) -> State:
+        """Return the values of primaries and children."""
+        values: State = {}
+        for kind in (APPS, self.children):
+            async with (await self.open(kind)).watch() as events:
+                async for event in events:
+                    if isinstance(event, Listed):
+                        break
+                    if isinstance(event, Applied):
+                        values[kind.name, event.stored.key] = event.stored.value
+        return values
+
+    def actions_between(self, before: State, after: State) -> list[bytes]:
+        """Return the actions that change one state to the other."""
+        kinds: dict[str, Kind[Any]] = {kind.name: kind for kind in (APPS, self.children)}
+        return sorted(
+            encoded(action)
+            for name, key in before.keys() | after.keys()
+            for action in actions_of(
+                kinds[name], key, before.get((name, key)), after.get((name, key)), msgspec.UNSET
+            )
         )
-    }
+
+    async def check(self, steps: list[tuple[Any, ...]]) -> None:
+        await self.run()
+        for step in steps:
+            await self.take(step)
+        before = await self.state()
+        planned = await self.planned()
+        assert await self.state() == before
+        await self.run()
+        actions = [encoded(action) for key in planned.keys.values() for action in key.actions]
+        assert sorted(actions) == self.actions_between(before, await self.state())
+        second = await self.planned()
+        assert not any(key.actions for key in second.keys.values())
+        assert not second.summary.changes
 
 
 def encoded(action: Action) -> bytes:
@@ -110,30 +150,11 @@ def encoded(action: Action) -> bytes:
     return msgspec.json.encode(plain, order="deterministic")
 
 
-def planned_actions(planned: Plan) -> list[bytes]:
-    return [encoded(action) for key in planned.keys.values() for action in key.actions]
-
-
-async def check(stores: Stores, steps: list[tuple[Any, ...]]) -> None:
-    await run(stores)
-    for step in steps:
-        await take(stores, step)
-    before = await state(stores)
-    first_plan = await plan(Apps(), nats=stores)
-    assert await state(stores) == before
-    await run(stores)
-    actions = planned_actions(first_plan)
-    assert sorted(actions) == sorted(actions_between(before, await state(stores)))
-    second_plan = await plan(Apps(), nats=stores)
-    assert planned_actions(second_plan) == []
-    assert not second_plan.summary.changes
-
-
 @settings(deadline=None)
 @given(STEPS)
 def test_a_plan_equals_the_next_run_in_memory(steps: list[tuple[Any, ...]]) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(check(MemoryStores(), steps))
+        runner.run(World(MemoryStores()).check(steps))
 
 
 @pytest.mark.server
@@ -142,7 +163,7 @@ def test_a_plan_equals_the_next_run_in_memory(steps: list[tuple[Any, ...]]) -> N
 def test_a_plan_equals_the_next_run_on_a_server(steps: list[tuple[Any, ...]]) -> None:
     async def on_server(folder: Path) -> None:
         async with new_nats_server(folder) as server, natsctl.connect(server.url) as stores:
-            await check(stores, steps)
+            await World(stores).check(steps)
 
     with TemporaryDirectory() as folder:
         asyncio.run(on_server(Path(folder)))

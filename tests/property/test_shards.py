@@ -5,7 +5,6 @@ or deliver writes late. Records are deleted, purged and overwritten, and the buc
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hypothesis import example, given
@@ -74,10 +73,6 @@ class Items(Controller):
         return 1.0 if self.items.get(key) is not None else None
 
 
-def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    return in_virtual_time(test)
-
-
 @given(
     size=st.integers(1, 3),
     steps=st.lists(st.tuples(events, pauses), max_size=15),
@@ -105,7 +100,7 @@ def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     pause_s=1.0,
 )
 @example(size=1, steps=[(("recreate", None), 0.1), (("recreate", None), 0.0)], pause_s=0.1)
-@in_time
+@in_virtual_time
 async def test_no_key_has_two_members_and_each_key_ends_with_one(
     size: int, steps: list[tuple[tuple[str, Any], float]], pause_s: float
 ) -> None:
@@ -191,10 +186,5 @@ async def apply_step(
         case "recreate":
             leases.recreate()
         case "put":
-            await touch(group, argument)
-        case _:
-            pass
-
-
-async def touch(group: SharingGroup[Items], key: str) -> None:
-    await put(group.stores.store(Items.items.kind), key, {"spec": {"text": "put"}})
+            items = group.stores.store(Items.items.kind)
+            await put(items, argument, {"spec": {"text": "put"}})

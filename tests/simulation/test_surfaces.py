@@ -3,32 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from natsctl import DynamicWatcher, InformerController, Resource, UsageError
-from natsctl.testing import Finding, SimulationError, simulate
+from natsctl.testing import SimulationError, simulate
 from tests.support.controllers import simulated_surfaces as surfaces
 from tests.support.controllers.faulty import DOCUMENTS
 
-
-class Case(msgspec.Struct, frozen=True):
-    controller: type[Any]
-    detail: str = ""
-
-    def finding(self) -> Finding:
-        with pytest.raises(SimulationError) as caught:
-            simulate(self.controller, objects=DOCUMENTS)
-        return caught.value.finding
-
-
 OF_ONE_PROCESS = [surfaces.StreamedSigns, surfaces.WatchedSigns]
 CORRECT = [surfaces.SignsOfShops, *OF_ONE_PROCESS]
-BUGS = [
-    Case(surfaces.MissesDeletions, "should not exist"),
-    Case(surfaces.StreamedWithoutSweep, "should not exist"),
-    Case(surfaces.WatchedWithoutRetry, "signs/all"),
-]
 
 
 @pytest.mark.parametrize("controller", CORRECT)
@@ -41,13 +24,6 @@ def test_a_correct_class_passes(controller: type[Any]) -> None:
 @pytest.mark.parametrize("controller", OF_ONE_PROCESS)  # the other is in test_promises.py
 def test_a_correct_class_passes_ten_thousand_runs(controller: type[Any]) -> None:
     simulate(controller, objects=DOCUMENTS, runs=10_000)
-
-
-@pytest.mark.parametrize("case", BUGS, ids=lambda case: case.controller.__name__)
-def test_a_bug_of_a_class_is_found(case: Case) -> None:
-    finding = case.finding()
-    assert finding.property == "same result"
-    assert case.detail in finding.detail
 
 
 def test_objects_that_stay_are_not_clean_unless_their_bucket_is_kept() -> None:
@@ -84,7 +60,9 @@ class FailingStream(surfaces.StreamedSigns):
 
 
 def test_a_stream_that_never_settles_is_found_with_its_last_log_line() -> None:
-    assert "ValueError: no sign for" in Case(FailingStream).finding().detail
+    with pytest.raises(SimulationError) as caught:
+        simulate(FailingStream, objects=DOCUMENTS)
+    assert "ValueError: no sign for" in caught.value.finding.detail
 
 
 class NoKinds(InformerController):

@@ -45,17 +45,6 @@ class Writer:
                 frames = []
         self._send(frames)
 
-    def change(self, items: Iterable[tuple[str, bytes | None]]) -> int:
-        """Write the values, delete keys with the value None, and return the number of writes."""
-        frames = [
-            _deletion(name) if content is None else _frame(name, content) for name, content in items
-        ]
-        for first in range(0, len(frames), BATCH):
-            batch = frames[first : first + BATCH]
-            self._send(batch)
-            self._take_acks(WINDOW - BATCH)
-        return len(frames)
-
     def put(self, name: str, content: bytes) -> float:
         """Write one value, and return the monotonic time before it was sent."""
         frame = _frame(name, content)
@@ -63,12 +52,8 @@ class Writer:
         self._send([frame])
         return sent
 
-    def settle(self) -> None:
-        """Wait until the server has acknowledged every write."""
-        self._take_acks(0)
-
     def close(self) -> None:
-        self.settle()
+        self._take_acks(0)
         self._socket.close()
 
     def _send(self, frames: list[bytes]) -> None:
@@ -87,23 +72,7 @@ class Writer:
 
 
 def _frame(name: str, content: bytes, bucket: str = BUCKET) -> bytes:
-    return b"PUB $KV.%b.%b acks %d\r\n%b\r\n" % (
-        bucket.encode(),
-        name.encode(),
-        len(content),
-        content,
-    )
-
-
-def _deletion(name: str) -> bytes:
-    headers = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
-    return b"HPUB $KV.%b.%b acks %d %d\r\n%b\r\n" % (
-        BUCKET.encode(),
-        name.encode(),
-        len(headers),
-        len(headers),
-        headers,
-    )
+    return f"PUB $KV.{bucket}.{name} acks {len(content)}\r\n".encode() + content + b"\r\n"
 
 
 def fill(url: str, count: int, *, version: int = 0, rounds: int = 1, first: int = 0) -> None:

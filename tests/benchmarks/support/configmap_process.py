@@ -18,11 +18,9 @@ thresholds on each side, those of `natsctl run`.
 import asyncio
 import gc
 import logging
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import aiohttp
 import kopf
@@ -40,6 +38,7 @@ from natsctl import (
     secondary,
 )
 from tests.benchmarks.support.dataset import ITEMS, Item, key, value
+from tests.benchmarks.support.process import memory_bytes
 
 IN_FLIGHT = 10
 GROUP, VERSION, PLURAL = "bench.natsctl.io", "v1", "items"
@@ -55,8 +54,6 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """The command line arguments of the process."""
-
     side: str
     nats: str
     server: str
@@ -115,12 +112,7 @@ class Watch:
 
     @property
     def result(self) -> Result:
-        return Result(self.wall_s, self.cpu_s, rss_bytes())
-
-
-def rss_bytes() -> int:
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+        return Result(self.wall_s, self.cpu_s, memory_bytes())
 
 
 async def with_natsctl(arguments: Arguments) -> Result:

@@ -1,9 +1,10 @@
 """Measurements, the peer or limit to compare with, and the verdict."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
 OURS, PEER, JSON_PEER = "natsctl", "naive", "naive, json"
 SIDES = (OURS, PEER)
@@ -36,8 +37,7 @@ class Samples(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table; `ratio` has the ratio of ours to theirs for each round.
 
-    `go` is the ratio of Go to the peer, measured elsewhere. A row with a target is also in the
-    summary.
+    `go` is the ratio of Go to the peer, measured elsewhere.
     """
 
     label: str
@@ -54,53 +54,6 @@ def samples(unit: str, values: Sequence[float]) -> Samples:
     return Samples(tuple(values), unit)
 
 
-def compared(
-    label: str,
-    unit: str,
-    ours: Sequence[float],
-    theirs: Sequence[float],
-    *,
-    peer: str = PEER,
-    go: float | None = None,
-    target: str = "",
-    enough: Callable[[float], bool] | None = None,
-) -> Row:
-    """Compare two sides by rounds; *enough* judges the median ratio."""
-    ratio = samples("x", [mine / yours for mine, yours in zip(ours, theirs, strict=True)])
-    return Row(
-        label=label,
-        ours=samples(unit, ours),
-        peer=peer,
-        theirs=samples(unit, theirs),
-        ratio=ratio,
-        go=go,
-        target=target,
-        met=None if enough is None else enough(ratio.median),
-    )
-
-
-def limited(
-    label: str,
-    unit: str,
-    ours: Sequence[float],
-    *,
-    target: str,
-    enough: Callable[[float], bool],
-    peer: str = "",
-    theirs: Sequence[float] | None = None,
-) -> Row:
-    """Compare a measurement with a limit; *enough* judges its median."""
-    mine = samples(unit, ours)
-    return Row(
-        label=label,
-        ours=mine,
-        peer=peer,
-        theirs=None if theirs is None else samples(unit, theirs),
-        target=target,
-        met=enough(mine.median),
-    )
-
-
 def shown(
     label: str, unit: str, ours: Sequence[float], peer: str = "", theirs: Sequence[float] = ()
 ) -> Row:
@@ -109,22 +62,52 @@ def shown(
     return Row(label=label, ours=samples(unit, ours), peer=peer, theirs=peer_samples)
 
 
+def compared(
+    label: str,
+    unit: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    peer: str = PEER,
+    go: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Row:
+    """Compare two sides by rounds; the limits are for the median ratio."""
+    ratio = samples("x", [mine / yours for mine, yours in zip(ours, theirs, strict=True)])
+    row = replace(shown(label, unit, ours, peer, theirs), ratio=ratio, go=go)
+    if at_least is not None:
+        return replace(row, target=f">= {at_least:g}x", met=ratio.median >= at_least)
+    if at_most is not None:
+        return replace(row, target=f"<= {at_most:g}x", met=ratio.median <= at_most)
+    return row
+
+
+def limited(
+    label: str,
+    unit: str,
+    ours: Sequence[float],
+    peer: str = "",
+    theirs: Sequence[float] = (),
+    *,
+    at_most: float,
+) -> Row:
+    """Compare the median of a measurement with a limit."""
+    row = shown(label, unit, ours, peer, theirs)
+    return replace(row, target=f"<= {at_most:g} {unit}", met=row.ours.median <= at_most)
+
+
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as text, one line each."""
     header = ("", "natsctl (spread)", "peer", "ratio (spread)", "Go", "target", "")
-    return _aligned([header, *map(_cells, rows)])
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """Return the rows with a target as text: the median, the ratio, the target and the verdict."""
-    cells = [("work", "natsctl", "peer", "ratio", "Go", "target", "")]
-    for row in rows:
-        if row.target:
-            ours = f"{_short(row.ours.median)} {row.ours.unit}"
-            peer = f"{_short(row.theirs.median)} {row.theirs.unit}" if row.theirs else ""
-            ratio = f"{_short(row.ratio.median)}x" if row.ratio else ""
-            cells.append((row.label.strip(), ours, peer, ratio, *_cells(row)[4:]))
-    return _aligned(cells)
+    cells = [header, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
 
 
 def _cells(row: Row) -> tuple[str, str, str, str, str, str, str]:
@@ -133,16 +116,6 @@ def _cells(row: Row) -> tuple[str, str, str, str, str, str, str]:
     go = "" if row.go is None else f"{row.go:g}x"
     verdict = "" if row.met is None else "met" if row.met else "MISSED"
     return row.label, str(row.ours), peer, ratio, go, row.target, verdict
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join(lines)
 
 
 def _short(value: float) -> str:

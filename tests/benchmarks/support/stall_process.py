@@ -8,18 +8,17 @@ whose numbers are LISTED or higher are live keys, and the time of their sync is 
 """
 
 import asyncio
-import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import msgspec
 import uvloop
 
 from natsctl import Controller, ControllerRuntime, connect, primary, secondary
 from tests.benchmarks.support.dataset import ITEMS, OWNED
+from tests.benchmarks.support.process import memory_bytes
 
 BEAT_S = 0.001
 VERIFY_S = 12.0
@@ -79,7 +78,9 @@ class Heartbeat:
         """Return the stretch since the last one."""
         seen, controller.seen = controller.seen, {}
         now = time.monotonic()
-        stretch = Stretch(now - self._began, self._wall, self._cpu, _rss(), _peak(), seen)
+        stretch = Stretch(
+            now - self._began, self._wall, self._cpu, memory_bytes(), memory_bytes("VmHWM"), seen
+        )
         self._began, self._wall, self._cpu = now, 0.0, 0.0
         return stretch
 
@@ -89,15 +90,6 @@ class Heartbeat:
             await asyncio.sleep(BEAT_S)
             self._wall = max(self._wall, time.monotonic() - wall - BEAT_S)
             self._cpu = max(self._cpu, time.thread_time() - cpu)
-
-
-def _rss() -> int:
-    fields = Path("/proc/self/status").read_text().split("VmRSS:")[1].split()
-    return int(fields[0]) * 1024
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _print(stretch: Stretch) -> None:

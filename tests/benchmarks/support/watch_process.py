@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -21,6 +21,7 @@ import uvloop
 
 from natsctl import Controller, ControllerRuntime, connect, primary
 from tests.benchmarks.support.dataset import BUCKET, ITEMS, Item
+from tests.benchmarks.support.process import memory_bytes
 
 SETTLE_S = 0.5  # before memory is measured and changes begin
 
@@ -74,7 +75,8 @@ async def naive(
 ) -> None:
     """Decode each value and call an async handler, as a short program with nats-py does.
 
-    It keeps the objects in a *cache*. If *plain*, it decodes them with the standard library.
+    It keeps the objects in a *cache*, as a program does that looks at others. If *plain*, it
+    decodes them with the standard library.
     """
 
     import nats  # noqa: PLC0415 - natsctl's side imports only what natsctl imports
@@ -91,15 +93,6 @@ async def naive(
             if cache is not None:
                 cache[entry.key] = item
             await handler(entry.key, item)
-
-
-async def naive_holding(url: str, seen: Seen) -> None:
-    """Also keep the decoded objects, as a program that looks at other objects does."""
-    await naive(url, seen, {})
-
-
-async def naive_json(url: str, seen: Seen) -> None:
-    await naive(url, seen, plain=True)
 
 
 class Bare(asyncio.Protocol):
@@ -173,18 +166,12 @@ async def bare(url: str, seen: Seen) -> None:
     await protocol.closed
 
 
-async def nothing(_url: str, _seen: Seen) -> None:
-    """Wait for ever."""
-    await asyncio.Event().wait()
-
-
 SIDES: dict[str, Callable[[str, Seen], Awaitable[None]]] = {
     "natsctl": natsctl,
     "naive": naive,
-    "naive, json": naive_json,
-    "naive, holding": naive_holding,
+    "naive, json": partial(naive, plain=True),
+    "naive, holding": partial(naive, cache={}),
     "bare": bare,
-    "nothing": nothing,
 }
 
 
@@ -232,17 +219,11 @@ class Observation:
         await asyncio.sleep(SETTLE_S)
         wall_s, cpu_s = self._times
         self._cpu = time.process_time()
-        return Start(wall_s, cpu_s, _memory("VmRSS"), _memory("VmHWM"))
+        return Start(wall_s, cpu_s, memory_bytes(), memory_bytes("VmHWM"))
 
     async def end(self) -> End:
         await self._ended.wait()
         return End(list(self._seen.items()), self._handled, self._began, self._cpu_s)
-
-
-def _memory(field: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith(f"{field}:"))
-    return int(line.split()[1]) * 1024
 
 
 def _print(result: msgspec.Struct) -> None:
