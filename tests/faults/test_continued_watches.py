@@ -6,15 +6,15 @@ What a watch misses is done between two watches of the same reader.
 import asyncio
 import re
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from itertools import count, product
+from typing import Any, Protocol
 
 import pytest
 
-from natsctl import KvKind, connect, kv
+from natsctl import connect, kv
 from natsctl.errors import StoreDiffersError
-from natsctl.model.store import Listed, Store, Stores
+from natsctl.model.store import Listed, Stores
 from tests.support.clients.nats_admin import Admin
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -24,11 +24,24 @@ from tests.support.stores.reader import Reader
 DAY_NS = 24 * 3600 * 10**9
 ACK = re.compile(rb"(\$JS\.ACK\.[^.\s]+\.[^.\s]+\.\d+\.)(\d+)(\.\d+\.)(\d+)\.")  # sequence, time
 
-KEYS = [f"k.{number}" for number in range(60)]
-THINGS = kv(bytes, bucket="things", history=1)
-VERSIONS = kv(bytes, bucket="things", history=5)
-PART = kv(bytes, bucket="things", history=1, keys="k.>")
-PARTS = kv(bytes, bucket="things", history=1, keys=["k.>", "other.*"])
+Kind = dict[str, Any]
+
+KEYS = [f"k.{number}" for number in range(40)]  # the proof notes 32 of them
+NUMBERS = count()
+
+ONE: Kind = {"history": 1}
+HISTORY: Kind = {"history": 5}
+PART: Kind = {"history": 1, "keys": "k.>"}
+PARTS: Kind = {"history": 1, "keys": ["k.>", "other.*"]}
+
+WRITTEN: dict[str, list[str]] = {
+    "nothing": [],
+    "more keys": ["k.a", "k.b", "k.c", "k.d"],
+    "the same keys": ["k.new", "k.1"],
+    "fewer keys": ["k.1", "k.2"],
+    "as many keys": ["k.other", "k.1"],
+}
+"""What is written into a bucket after two writes were lost."""
 
 
 class Yesterday(CutProxy):
@@ -50,45 +63,32 @@ class Yesterday(CutProxy):
 
 
 class Bed:
-    """A bucket of things, its reader, and an administrator."""
+    """A bucket with `KEYS`, its reader, and an administrator."""
 
-    def __init__(self, server: NatsServer, nats: Stores, admin: Admin) -> None:
-        self.server = server
+    def __init__(self, nats: Stores, admin: Admin, options: Kind) -> None:
+        self.bucket = f"things{next(NUMBERS)}"
+        self.kind = kv(bytes, bucket=self.bucket, **options)
+        self.nats = nats
         self.admin = admin
-        self._nats = nats
 
-    async def begin(self, kind: KvKind[bytes]) -> None:
-        self.kind = kind
-        self.reader = Reader(await self._nats.open(kind))
+    async def begin(self) -> None:
+        """Write the keys, and show them to the reader."""
+        self.reader = Reader(await self.nats.open(self.kind))
         await self.put(*KEYS)
         await self.reader.catch_up()
         assert len(self.reader.incarnations) == 1
 
-    async def open(self, kind: KvKind[bytes]) -> Store:
-        return await self._nats.open(kind)
-
     async def put(self, *keys: str) -> None:
         for key in keys:
-            await self.admin.put("things", key, {"key": key})
+            await self.admin.put(self.bucket, key, {"key": key})
+
+    async def purge(self, key: str | None = None) -> None:
+        await self.admin.purge(self.bucket, key)
 
     async def update(self, **changes: object) -> None:
         """Change the stream's configuration."""
-        config = (await self.admin.info("things"))["config"]
-        await self.admin.api("STREAM.UPDATE.KV_things", {**config, **changes})
-
-    async def restore(self, then: Callable[[], Awaitable[object]], lost: list[str]) -> None:
-        """Write *lost* keys, restore the files from before that, and do something."""
-        backup = self.server.folder.with_name("backup")
-        await self.server.stop()
-        shutil.copytree(self.server.folder, backup)
-        await self.server.start()
-        await self.put(*lost)
-        await self.reader.catch_up()
-        await self.server.stop()
-        shutil.rmtree(self.server.folder)
-        shutil.move(backup, self.server.folder)
-        await self.server.start()
-        await then()
+        config = (await self.admin.info(self.bucket))["config"]
+        await self.admin.api(f"STREAM.UPDATE.KV_{self.bucket}", {**config, **changes})
 
     async def continues(self, events: int) -> None:
         """Check that the reader continues with so many events, and equals the bucket."""
@@ -107,77 +107,94 @@ class Bed:
         await self.equals()
 
     async def equals(self) -> None:
-        entries = (await self.admin.entries("things")).items()
+        entries = (await self.admin.entries(self.bucket)).items()
         stored = {key: entry.value for key, entry in entries if not entry.marker}
         assert self.reader.objects == {k: v for k, v in stored.items() if self.kind.holds(k)}
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with NatsServer(tmp_path / "nats") as server:
-        yield server
+class Begin(Protocol):
+    async def __call__(self, kind: Kind, **stream: object) -> Bed: ...
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path_factory.mktemp("shared") / "nats")
+    yield server
+    server.kill()
 
 
 @pytest.fixture
-async def bed(server: NatsServer) -> AsyncIterator[Bed]:
+async def server(shared: NatsServer) -> NatsServer:
+    if not shared.running:
+        await shared.start()
+    return shared
+
+
+@pytest.fixture
+async def begin(server: NatsServer) -> AsyncIterator[Begin]:
     async with connect(server.url) as nats, Admin(server.url) as admin:
-        yield Bed(server, nats, admin)
+
+        async def begin(kind: Kind, **stream: object) -> Bed:
+            bed = Bed(nats, admin, kind)
+            if stream:
+                await admin.create(bed.bucket, **stream)
+            await bed.begin()
+            return bed
+
+        yield begin
 
 
 kinds = pytest.mark.parametrize(
-    "kind", [THINGS, VERSIONS, PART, PARTS], ids=["one", "history", "part", "parts"]
+    "kind", [ONE, HISTORY, PART, PARTS], ids=["one", "history", "part", "parts"]
 )
 
 
 class TestContinued:
     @kinds
-    async def test_a_watch_continues_without_a_list(self, bed: Bed, kind: KvKind[bytes]) -> None:
-        await bed.begin(kind)
+    async def test_a_watch_continues_without_a_list(self, begin: Begin, kind: Kind) -> None:
+        bed = await begin(kind)
         await bed.continues(0)
         await bed.put("k.3", "k.new")
-        await bed.admin.delete("things", "k.5")
+        await bed.admin.delete(bed.bucket, "k.5")
         await bed.continues(3)
         await bed.continues(0)
 
-    async def test_a_watch_continues_after_a_kill_of_the_server(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        bed.server.kill()
-        await bed.server.start()
+    async def test_a_watch_continues_after_a_kill_of_the_server(
+        self, server: NatsServer, begin: Begin
+    ) -> None:
+        bed = await begin(ONE)
+        server.kill()
+        await server.start()
         await bed.put("k.new")
         await bed.continues(1)
 
-    async def test_a_watch_continues_after_its_consumer_was_lost(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        for name in (await bed.admin.consumers()).get("KV_things", []):
-            await bed.admin.api(f"CONSUMER.DELETE.KV_things.{name}")
-        await bed.continues(0)
-
-    async def test_a_watch_continues_behind_keys_that_were_replaced(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        replaced = KEYS[-31:]
-        await bed.put(*replaced)
+    async def test_a_watch_continues_behind_keys_that_were_replaced(self, begin: Begin) -> None:
+        bed = await begin(ONE)
+        await bed.put(*KEYS[-31:])
         await bed.continues(31)
 
-    async def test_a_clock_that_was_set_back_changes_nothing(self, bed: Bed) -> None:
+    async def test_a_clock_that_was_set_back_changes_nothing(
+        self, server: NatsServer, begin: Begin
+    ) -> None:
         """The proxy subtracts a day from the times of what is written after a moment."""
-        await bed.begin(THINGS)
-        async with Yesterday(bed.server.url) as proxy, connect(proxy.url) as nats:
-            bed.reader = Reader(await nats.open(THINGS))
+        bed = await begin(ONE)
+        async with Yesterday(server.url) as proxy, connect(proxy.url) as nats:
+            bed.reader = Reader(await nats.open(bed.kind))
             await bed.reader.catch_up()
-            proxy.after = (await bed.admin.info("things"))["state"]["last_seq"]
+            proxy.after = (await bed.admin.info(bed.bucket))["state"]["last_seq"]
             await bed.put("k.1", "k.2", "k.new")
             await bed.continues(3)
             assert proxy.changed > 0
             await bed.put("k.3")
             await bed.continues(1)
             await bed.continues(0)
-            await bed.admin.purge("things", "k.3")
+            await bed.purge("k.3")
             await bed.lists()
 
     async def test_a_list_of_another_reader_beside_the_watch_changes_nothing(
-        self, bed: Bed
+        self, begin: Begin
     ) -> None:
-        await bed.begin(THINGS)
+        bed = await begin(ONE)
         store = bed.reader.store
         async with store.watch(bed.reader.shown) as events:
             assert isinstance(await anext(events), Listed)
@@ -187,8 +204,8 @@ class TestContinued:
             await asyncio.wait((following,))
         await bed.continues(0)
 
-    async def test_a_few_busy_keys_replace_no_proof(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
+    async def test_a_few_busy_keys_replace_no_proof(self, begin: Begin) -> None:
+        bed = await begin(ONE)
         for _ in range(20):
             await bed.put("k.1", "k.2")
             await bed.continues(2)
@@ -196,91 +213,70 @@ class TestContinued:
 
 class TestListed:
     @kinds
-    async def test_after_a_purge_by_an_administrator(self, bed: Bed, kind: KvKind[bytes]) -> None:
-        await bed.begin(kind)
-        await bed.admin.purge("things", "k.7")
+    async def test_after_purges(self, begin: Begin, kind: Kind) -> None:
+        bed = await begin(kind)
+        await bed.purge("k.7")
+        await bed.lists()
+        await bed.purge("k.8")
+        await bed.put("k.new")  # makes up for it
+        await bed.lists()
+        await bed.purge("k.new")  # the last message
+        await bed.lists()
+        await bed.purge()
         await bed.lists()
 
-    @kinds
-    async def test_after_a_purge_that_a_new_key_makes_up_for(
-        self, bed: Bed, kind: KvKind[bytes]
-    ) -> None:
-        await bed.begin(kind)
-        await bed.admin.purge("things", "k.7")
-        await bed.put("k.new")
+    async def test_after_a_lower_limit_of_messages(self, begin: Begin) -> None:
+        bed = await begin(ONE)
+        await bed.update(max_msgs=30, discard="old")
         await bed.lists()
 
-    async def test_after_a_purge_of_the_last_message(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        await bed.admin.purge("things", KEYS[-1])
-        await bed.lists()
-
-    async def test_after_a_purge_of_everything(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        await bed.admin.purge("things")
-        await bed.lists()
-
-    async def test_after_a_lower_limit_of_messages(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        await bed.update(max_msgs=40, discard="old")
-        await bed.lists()
-
-    async def test_after_all_that_was_seen_last_was_replaced(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
+    async def test_after_all_that_was_seen_last_was_replaced(self, begin: Begin) -> None:
+        bed = await begin(ONE)
         await bed.put(*KEYS)
         await bed.lists()
 
-    async def test_a_recreated_bucket(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        await bed.admin.restore(await bed.admin.drop("things"))
+    async def test_a_recreated_bucket(self, begin: Begin) -> None:
+        bed = await begin(ONE)
+        await bed.admin.restore(await bed.admin.drop(bed.bucket))
         await bed.put(*KEYS)
         await bed.lists(anew=True)
 
-    async def test_a_bucket_whose_messages_can_be_deleted(self, bed: Bed) -> None:
-        await bed.admin.create("things", max_msgs_per_subject=5, deny_delete=False)
-        await bed.begin(VERSIONS)
+    async def test_a_bucket_whose_messages_can_be_deleted(self, begin: Begin) -> None:
+        bed = await begin(HISTORY, deny_delete=False)
         await bed.put("k.3")
         await bed.reader.catch_up()
-        newest = (await bed.admin.entry("things", "k.3")).revision
-        await bed.admin.api("STREAM.MSG.DELETE.KV_things", {"seq": newest})
+        newest = (await bed.admin.entry(bed.bucket, "k.3")).revision
+        await bed.admin.api(f"STREAM.MSG.DELETE.KV_{bed.bucket}", {"seq": newest})
         await bed.lists()
 
-    async def test_a_bucket_restored_to_an_older_state(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-
-        async def nothing() -> None:
-            """Write nothing after the restore."""
-
-        await bed.restore(nothing, lost=["k.new", "k.1"])
-        await bed.lists(anew=True)
-
-    @pytest.mark.parametrize("kind", [THINGS, VERSIONS, PART], ids=["one", "history", "part"])
-    @pytest.mark.parametrize(
-        "written",
-        [["k.a", "k.b", "k.c", "k.d"], ["k.new", "k.1"], ["k.1", "k.2"], ["k.other", "k.1"]],
-        ids=["more keys", "the same keys", "fewer keys", "as many keys"],
-    )
-    async def test_a_bucket_restored_to_an_older_state_with_newer_writes(
-        self, bed: Bed, kind: KvKind[bytes], written: list[str]
+    async def test_buckets_restored_to_an_older_state(
+        self, server: NatsServer, begin: Begin
     ) -> None:
-        await bed.begin(kind)
-        await bed.restore(lambda: bed.put(*written), lost=["k.new", "k.1"])
-        await bed.lists(anew=True)
+        """Two writes are lost, and others may get their sequences."""
+        kinds = {"one": ONE, "history": HISTORY, "part": PART}
+        beds = {(kind, name): await begin(kinds[kind]) for kind, name in product(kinds, WRITTEN)}
+        replaced = await begin(ONE)
+        backup = server.folder.with_name("backup")
+        await server.stop()
+        shutil.copytree(server.folder, backup)
+        await server.start()
+        for bed in (*beds.values(), replaced):
+            await bed.put("k.new", "k.1")
+            await bed.reader.catch_up()
+        await server.stop()
+        shutil.rmtree(server.folder)
+        shutil.move(backup, server.folder)
+        await server.start()
+        for (kind, name), bed in beds.items():
+            await bed.put(*WRITTEN[name])
+            print(f"{name} in {kind}")  # what a failure is about
+            await bed.lists(anew=True)
+        await replaced.put(*5 * ["k.1"])  # nothing shows who had the sequences
+        await replaced.lists()
 
-    async def test_a_bucket_whose_lost_writes_were_all_replaced(self, bed: Bed) -> None:
-        """The sequences of what was seen last are free again, and nothing shows who had them."""
-        await bed.begin(THINGS)
-
-        async def write() -> None:
-            for _ in range(5):
-                await bed.put("k.1")
-
-        await bed.restore(write, lost=["k.new", "k.1"])
-        await bed.lists()
-
-    async def test_a_transform_of_the_stream_itself_is_refused(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        transform = {"src": "$KV.things.>", "dest": "$KV.others.>"}
+    async def test_a_transform_of_the_stream_itself_is_refused(self, begin: Begin) -> None:
+        bed = await begin(ONE)
+        transform = {"src": f"$KV.{bed.bucket}.>", "dest": "$KV.others.>"}
         await bed.update(subject_transform=transform)
         with pytest.raises(StoreDiffersError, match=r"\$KV.others"):
             async with bed.reader.store.watch():
@@ -290,23 +286,26 @@ class TestListed:
         await bed.put("k.2")
         await bed.lists()
 
-    async def test_a_mirror_whose_subjects_are_renamed(self, bed: Bed) -> None:
-        await bed.begin(THINGS)
-        transforms = [{"src": "$KV.things.>", "dest": "$KV.copied.>"}]
-        mirror: dict[str, Any] = {"name": "KV_things", "subject_transforms": transforms}
-        await bed.admin.api("STREAM.CREATE.KV_copy", {"name": "KV_copy", "mirror": mirror})
-        reader = Reader(await bed.open(kv(bytes, bucket="copy", create=False)))
-        await eventually(lambda: mirrored(bed.admin))
+    async def test_a_mirror_whose_subjects_are_renamed(self, begin: Begin) -> None:
+        bed = await begin(ONE)
+        copy = f"{bed.bucket}copy"
+
+        async def mirror(**transforms: object) -> None:
+            origin = {"name": f"KV_{bed.bucket}", **transforms}
+            config = {"name": f"KV_{copy}", "mirror": origin}
+            await bed.admin.api(f"STREAM.CREATE.KV_{copy}", config)
+            await eventually(mirrored)
+
+        async def mirrored() -> bool:
+            return bool((await bed.admin.info(copy))["state"]["messages"] == len(KEYS))
+
+        transform = {"src": f"$KV.{bed.bucket}.>", "dest": "$KV.copied.>"}
+        await mirror(subject_transforms=[transform])
+        reader = Reader(await bed.nats.open(kv(bytes, bucket=copy, create=False)))
         await reader.catch_up()
         assert reader.objects.keys() == set(KEYS)
-        await bed.admin.api("STREAM.DELETE.KV_copy")
-        del mirror["subject_transforms"]
-        await bed.admin.api("STREAM.CREATE.KV_copy", {"name": "KV_copy", "mirror": mirror})
-        await eventually(lambda: mirrored(bed.admin))
+        await bed.admin.drop(copy)
+        await mirror()
         await reader.catch_up()
         assert len(reader.incarnations) == 2
         assert reader.objects.keys() == set(KEYS)
-
-
-async def mirrored(admin: Admin) -> bool:
-    return bool((await admin.info("copy"))["state"]["messages"] == len(KEYS))

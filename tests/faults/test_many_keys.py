@@ -1,81 +1,74 @@
-"""A bucket with more keys than one page of the server, while some are purged."""
+"""A bucket that's too large for a page of names, while some of its keys are purged."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 import natsctl
-from natsctl import NatsOptions, WatchBrokenError, kv
-from natsctl.jetstream.bucket import Bucket
+from natsctl import WatchBrokenError, kv
+from natsctl.jetstream.bucket import LARGE, Bucket
 from natsctl.jetstream.feed import names
-from natsctl.jetstream.store import Nats
 from natsctl.model.store import Applied, Listed
 from tests.support.clients.nats_admin import Admin
 from tests.support.servers.nats_server import NatsServer
 
 BUCKET = "many"
-KEYS = [f"k{number:06}" for number in range(120_000)]  # a page has 100,000
+KEYS = [f"k{number:06}" for number in range(LARGE + 2_000)]
+PURGED, LAST = KEYS[:1_000], KEYS[-1]
 
 
-@pytest.fixture
-async def admin(nats_server: NatsServer) -> AsyncIterator[Admin]:
-    async with Admin(nats_server.url) as admin:
-        await admin.create(BUCKET, max_msgs_per_subject=1, storage="memory")
-        for key in KEYS:
-            await admin.write(BUCKET, key, "x")
-        await admin.put(BUCKET, "last", "x")
-        yield admin
-
-
-@pytest.fixture
-async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    options = NatsOptions(servers=(nats_server.url,), request_timeout_s=60.0)
-    async with natsctl.connect(options, verify_s=0.5) as nats:
-        yield nats
-
-
-async def test_keys_of_many_pages_are_complete_while_others_are_purged(
-    admin: Admin, nats: Nats
+async def test_the_names_of_a_large_bucket_are_complete_while_others_are_purged(
+    nats_server: NatsServer,
 ) -> None:
-    kept = set(KEYS[20_000:])
-    bucket = Bucket(nats.connection, BUCKET)
-    enough = asyncio.Event()
+    async with Admin(nats_server.url) as admin, natsctl.connect(nats_server.url) as nats:
+        await fill(admin)
+        bucket = Bucket(nats.connection, BUCKET)
+        kept, remaining = set(KEYS) - set(PURGED), list(PURGED)
+        enough = asyncio.Event()
 
-    async def purge() -> None:
-        for key in KEYS[:20_000]:
-            if enough.is_set():
-                break
-            await admin.purge(BUCKET, key)
+        async def purge() -> None:
+            while not enough.is_set():
+                await admin.purge(BUCKET, remaining.pop())
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(purge())
-        for _ in range(5):
-            assert kept <= await names(bucket, ">")
-        enough.set()
-
-
-async def test_the_names_of_a_part_are_counted(admin: Admin, nats: Nats) -> None:
-    bucket = Bucket(nats.connection, BUCKET)
-    await bucket.state()
-    assert await bucket.count(("*", "none.>")) == len(KEYS) + 1
-    await admin.purge(BUCKET, KEYS[-1])
-    assert await bucket.count(("*",)) == len(KEYS)
-    assert not (await admin.consumers()).get(f"KV_{BUCKET}")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(purge())
+            for _ in range(3):
+                before = len(remaining)
+                assert kept <= await names(bucket, ">")
+                assert len(remaining) < before
+            enough.set()
+        left = len(kept) + len(remaining)
+        assert await bucket.count(("*", "none.>")) == left
+        await admin.purge(BUCKET, LAST)
+        assert await bucket.count(("*",)) == left - 1
+        assert not (await admin.consumers()).get(f"KV_{BUCKET}")
 
 
-async def test_a_watch_detects_a_purged_key_of_the_last_page(admin: Admin, nats: Nats) -> None:
-    store = await nats.open(kv(bytes, bucket=BUCKET, history=1, storage="memory"))
+async def test_a_watch_of_a_large_bucket_detects_a_purged_key(nats_server: NatsServer) -> None:
     shown: set[str] = set()
+    async with (
+        Admin(nats_server.url) as admin,
+        natsctl.connect(nats_server.url, verify_s=0.5) as nats,
+    ):
+        await fill(admin)
+        store = await nats.open(kv(bytes, bucket=BUCKET, history=1, storage="memory"))
 
-    async def follow() -> None:
-        async with store.watch() as events:
-            async for event in events:
-                if isinstance(event, Applied):
-                    shown.add(event.stored.key)
-                if isinstance(event, Listed):
-                    await admin.purge(BUCKET, KEYS[-1])
+        async def follow() -> None:
+            async with store.watch() as events:
+                async for event in events:
+                    if isinstance(event, Applied):
+                        shown.add(event.stored.key)
+                    if isinstance(event, Listed):
+                        await admin.purge(BUCKET, LAST)
 
-    with pytest.raises(WatchBrokenError, match=f"^{KEYS[-1]} vanished from many without a trace"):
-        await follow()
-    assert shown == {*KEYS, "last"}
+        with pytest.raises(WatchBrokenError, match=f"^{LAST} vanished from many without a trace"):
+            await follow()
+    assert shown == set(KEYS)
+
+
+async def fill(admin: Admin) -> None:
+    await admin.create(BUCKET, max_msgs_per_subject=1, storage="memory")
+    for key in KEYS[:-1]:
+        await admin.write(BUCKET, key, "x")
+    await admin.flush()
+    await admin.put(BUCKET, LAST, "x")

@@ -7,7 +7,7 @@ without an owner goes.
 import asyncio
 import itertools
 import random
-import sys
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,20 +15,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.cli.forked_process import ForkedProcess, forked
 from tests.support.clients.nats_admin import FAILURES, Admin
 from tests.support.controllers.copy_controller import COPIES, THINGS
 from tests.support.eventually import eventually
 from tests.support.faults.invariants import Checker
 from tests.support.faults.random_writer import User
 from tests.support.servers.nats_server import NatsCluster, NatsServer
-from tests.support.servers.process import dying_with_parent
 
 TTL_S = 5.0
 WITHIN_S = 180.0
 LONG_S = 20 * 60.0
 KEPT_MEMBERS = 3
-OPTIONS = ("--shard", "--workers", "8", "--lease-ttl", f"{TTL_S:g}")
-CONTROLLER = "tests.support.controllers.copy_controller:Copies"
+COMMAND = (
+    *("run", "-c", "tests.support.controllers.copy_controller:Copies"),
+    *("--shard", "--workers", "8", "--lease-ttl", f"{TTL_S:g}"),
+)
 
 Fault = Callable[[], Awaitable[None]]
 
@@ -41,26 +43,21 @@ class Members:
         self._folder = folder
         self._random = random.Random(seed)
         self._numbers = itertools.count()
-        self._running: list[tuple[asyncio.subprocess.Process, Path]] = []
+        self._running: list[tuple[ForkedProcess, Path]] = []
 
     async def join(self) -> None:
         """Start one more process, and wait until it shares the keys."""
         file = self._folder / f"member{next(self._numbers)}.log"
-        command = (sys.executable, "-m", "natsctl", "run", "-c", CONTROLLER, *OPTIONS)
         state = str(self._folder / "state")
         with file.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *dying_with_parent(*command, "--state-dir", state, "--server", self._url),
-                stdout=log,
-                stderr=log,
-            )
+            process = await forked(*COMMAND, "--state-dir", state, "--server", self._url, log=log)
         self._running.append((process, file))
         await eventually(lambda: "sharing keys" in file.read_text(), within_s=WITHIN_S)
 
     async def stop(self) -> None:
         """Stop a process in an orderly way, and let another one join."""
         process, file = self._any()
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0, file.read_text()[-2000:]
         await self.join()
 
@@ -74,8 +71,7 @@ class Members:
     async def end(self) -> None:
         """Kill all processes."""
         for process, _ in self._running:
-            with suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             await process.wait()
 
     def check(self) -> None:
@@ -83,7 +79,7 @@ class Members:
         for process, file in self._running:
             assert process.returncode is None, file.read_text()[-5000:]
 
-    def _any(self) -> tuple[asyncio.subprocess.Process, Path]:
+    def _any(self) -> tuple[ForkedProcess, Path]:
         self.check()
         member = self._random.choice(self._running)
         self._running.remove(member)

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
@@ -14,17 +13,18 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from natsctl.jetstream.reader import OneTimeClient
+from natsctl.jetstream.reader import OneTimeClient, parse_headers
 
 ANSWER_S = 30.0  # a machine that stops for some seconds fails no test
+AGAIN_S = 2.0  # for an answer, before a read is sent again
 CONNECT_S = 5
 CLOSE_S = 2.0
 PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write that no server received is sent again
 NO_MESSAGE = 10037
-BATCH = 1_000  # writes per acknowledgement: a stream drops messages above its rate
+BATCH = (
+    1_000  # writes per acknowledgement: a stream drops messages above its rate; messages per read
+)
 PATIENCE_S = 60.0  # for this acknowledgement
-READS = 32  # concurrent reads of entries
-MARKED = re.compile(rb"KV-Operation: *(DEL|PURGE)|Nats-Marker-Reason:")
 
 
 class Refused(Exception):  # noqa: N818 - the response of the server
@@ -47,15 +47,20 @@ class Entry(msgspec.Struct, frozen=True):
     marker: bool
 
 
+Found = tuple[list[tuple[str, Entry]], dict[str, str]]
+"""Messages with their keys, and the headers that end them."""
+
+
 async def _ignore(_error: Exception) -> None:
     """Ignore background errors of nats-py."""
 
 
 class Admin:
-    """Connects to the first server that answers. Every call raises if none does."""
+    """Connects to the first server that answers. Every call raises if none does in *answer_s*."""
 
-    def __init__(self, url: str) -> None:
-        self._urls = url.split(",")
+    def __init__(self, url: str, *, answer_s: float = ANSWER_S) -> None:
+        self.url = url
+        self._answer_s = answer_s
         self._client: OneTimeClient | None = None
         self._written = 0
         self._connecting = asyncio.Lock()
@@ -76,9 +81,9 @@ class Admin:
         payload: bytes,
         headers: dict[str, str] | None = None,
         *,
-        answer_s: float = ANSWER_S,
+        answer_s: float | None = None,
     ) -> dict[str, Any]:
-        client = None
+        client, answer_s = None, answer_s or self._answer_s
         try:
             async with asyncio.timeout(2 * answer_s):
                 client = await self._connected()
@@ -146,35 +151,41 @@ class Admin:
         return _entry(message)
 
     async def entries(self, bucket: str) -> dict[str, Entry]:
-        """Return the newest message of every key, including delete markers, from the leader."""
-        prefix = f"$KV.{bucket}."
-        info = await self.info(bucket, subjects_filter=f"{prefix}>")
-        subjects = info["state"].get("subjects") or {}
-        assert info.get("total", 0) == len(subjects), "more keys than one page: too big a test"
-        remaining, entries = iter(subjects), dict[str, Entry]()
+        """Return the newest message of every key, including delete markers.
 
-        async def read() -> None:
-            for subject in remaining:
-                key = subject.removeprefix(prefix)
-                with suppress(NoMessage):  # the message expired after the names were listed
-                    entries[key] = await self.entry(bucket, key)
-
-        reads = await asyncio.gather(*(read() for _ in range(READS)), return_exceptions=True)
-        for failure in filter(None, reads):
-            raise failure
-        return entries
+        The leader names the keys, and the replica that answers has all that the leader has.
+        """
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                info = await self.info(bucket, subjects_filter=f"$KV.{bucket}.>")
+                subjects = list(info["state"].get("subjects") or ())
+                assert info.get("total", 0) == len(subjects), "more keys than one page"
+                newest = info["state"]["last_seq"]
+                entries, reached = dict[str, Entry](), [newest]
+                for start in range(0, len(subjects), BATCH):
+                    query = {"multi_last": subjects[start : start + BATCH]}
+                    found, end = await self._found(bucket, query)
+                    entries.update(found)
+                    reached.append(int(end.get("Nats-UpTo-Sequence", 0)))
+                if min(reached) >= newest:
+                    return entries
+                await asyncio.sleep(PAUSES_S[0])
 
     async def markers(self, bucket: str) -> set[str]:
         """Return the keys that have a delete marker at any revision."""
-        keys, sequence, prefix = set(), 1, f"$KV.{bucket}."
-        with suppress(NoMessage):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
-                query = {"seq": sequence, "next_by_subj": f"{prefix}>"}
-                message = await self._message(bucket, query)
-                sequence = message["seq"] + 1
-                if _entry(message).marker:
-                    keys.add(message["subject"].removeprefix(prefix))
-        return keys
+                stored = (await self.info(bucket))["state"]["messages"]
+                messages, sequence, remaining = list[tuple[str, Entry]](), 1, stored
+                while remaining:
+                    query = {"seq": sequence, "next_by_subj": f"$KV.{bucket}.>", "batch": BATCH}
+                    found, end = await self._found(bucket, query)
+                    messages += found
+                    sequence = messages[-1][1].revision + 1 if messages else 1
+                    remaining = int(end.get("Nats-Num-Pending", 0))
+                if len(messages) >= stored:  # otherwise the replica that answers lags behind
+                    return {key for key, entry in messages if entry.marker}
+                await asyncio.sleep(PAUSES_S[0])
 
     async def consumers(self) -> dict[str, list[str]]:
         """Return the names of all consumers of all streams that have any."""
@@ -189,6 +200,18 @@ class Admin:
     async def _message(self, bucket: str, query: dict[str, object]) -> dict[str, Any]:
         response = await self.api(f"STREAM.MSG.GET.KV_{bucket}", query)
         return dict(response["message"])
+
+    async def _found(self, bucket: str, query: Mapping[str, object]) -> Found:
+        client = None
+        try:
+            async with asyncio.timeout(2 * self._answer_s):
+                while True:
+                    client = await self._connected()
+                    with suppress(TimeoutError):  # the replica that was chosen may be paused
+                        return await _found(client, bucket, query)
+        except Exception:
+            await self._give_up(client)
+            raise
 
     async def _connected(self) -> Client:
         async with self._connecting:
@@ -206,7 +229,7 @@ class Admin:
                     await self._disconnect()
 
     async def _connect(self) -> None:
-        for url in self._urls:
+        for url in self.url.split(","):
             self._client = OneTimeClient()
             try:
                 await self._client.connect(
@@ -221,7 +244,7 @@ class Admin:
                 await self._disconnect()
             else:
                 return
-        raise OSError(f"none of {self._urls} answers")
+        raise OSError(f"none of {self.url} answers")
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -247,15 +270,40 @@ async def _answer(client: Client, subject: str, payload: bytes, **options: Any) 
     return await client.request(subject, payload, **options)
 
 
+async def _found(client: Client, bucket: str, query: Mapping[str, object]) -> Found:
+    """Return what a replica of the bucket finds for a direct get."""
+    inbox, found, prefix = client.new_inbox(), list[tuple[str, Entry]](), f"$KV.{bucket}."
+    subscription = await client.subscribe(inbox)
+    try:
+        await client.publish(f"$JS.API.DIRECT.GET.KV_{bucket}", encoded(query), reply=inbox)
+        while True:
+            message = await subscription.next_msg(AGAIN_S)
+            headers = message.headers or {}
+            if "Nats-Subject" not in headers:
+                status = headers.get("Status", "")
+                if not status.startswith(("204", "404")):  # the end, or no message
+                    raise Refused(f"{query}: {status}")
+                return found, headers
+            entry = Entry(int(headers["Nats-Sequence"]), message.data, _is_marker(headers))
+            found.append((headers["Nats-Subject"].removeprefix(prefix), entry))
+    finally:
+        await subscription.unsubscribe()
+
+
 def encoded(document: object) -> bytes:
     """Return *document* as JSON."""
     return msgspec.json.encode(document)
 
 
 def _entry(message: dict[str, Any]) -> Entry:
-    headers = base64.b64decode(message.get("hdrs", ""))
+    headers = parse_headers(base64.b64decode(message.get("hdrs", "")))
     value = base64.b64decode(message.get("data", ""))
-    return Entry(message["seq"], value, MARKED.search(headers) is not None)
+    return Entry(message["seq"], value, _is_marker(headers))
+
+
+def _is_marker(headers: Mapping[str, str]) -> bool:
+    deleted = headers.get("KV-Operation") in {"DEL", "PURGE"}
+    return deleted or "Nats-Marker-Reason" in headers
 
 
 def _stream(bucket: str, config: dict[str, object]) -> dict[str, object]:

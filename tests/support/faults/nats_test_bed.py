@@ -98,7 +98,7 @@ async def nats_test_bed(
     through: str | None = None,
     copies: type[Copies] = Copies,
     seed: int = 0,
-    keys: int = 60,
+    keys: int = 30,
     verify_s: float = SELDOM_S,
 ) -> AsyncIterator[NatsTestBed]:
     """Run a controller with all *keys* written and synced.

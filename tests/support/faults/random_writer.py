@@ -10,6 +10,7 @@ from tests.support.clients.nats_admin import FAILURES, Admin
 from tests.support.controllers.copy_controller import COPIES, THINGS
 from tests.support.eventually import eventually
 
+ANSWER_S = 2.0  # for a write that may fail: a server that was killed never answers
 TEXTS = itertools.count(1)  # no text is ever used again
 
 
@@ -19,7 +20,7 @@ class User:
     `meddled` are the copies that were changed or deleted by hand.
     """
 
-    def __init__(self, admin: Admin, *, seed: int = 0, keys: int = 60) -> None:
+    def __init__(self, admin: Admin, *, seed: int = 0, keys: int = 30) -> None:
         self.admin = admin
         self.keys = [f"k{number}" for number in range(keys)]
         self.mortal = set(self.keys[::2])
@@ -61,17 +62,21 @@ class User:
                 await self.admin.request(f"$KV.{COPIES}.{name}", value)
 
     @asynccontextmanager
-    async def writing(self, *, every_s: float = 0.01) -> AsyncIterator[None]:
+    async def writing(self, *, every_s: float = 0.03) -> AsyncIterator[None]:
         """Write repeatedly during the context, and ignore failures."""
-        enough = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
+        enough, patient = asyncio.Event(), self.admin
+        async with (
+            Admin(patient.url, answer_s=ANSWER_S) as self.admin,
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(self._write(every_s, enough), name="user")
             try:
                 yield
             finally:
                 enough.set()  # a cancelled task could leave nats-py running
+        self.admin = patient
 
-    async def progress(self, count: int = 100) -> None:
+    async def progress(self, count: int = 40) -> None:
         """Wait until this many more writes have succeeded."""
         goal = self.written + count
         await eventually(lambda: self.written >= goal)
