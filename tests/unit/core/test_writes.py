@@ -53,32 +53,6 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class TestReads:
-    async def test_a_cached_state_older_than_the_write_is_not_read(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        with Sync("a"):
-            wrote(writes, informer, stored("x", 3, "mine"))
-            show(informer, applied("x", 2, "older"))
-            assert writes.read(informer, "x") == stored("x", 3, "mine")
-
-    async def test_concurrent_syncs_do_not_read_each_others_writes(
-        self, writes: Writes, informer: Informer[Thing]
-    ) -> None:
-        async def sync(key: str) -> Stored | None:
-            with Sync(key):
-                wrote(writes, informer, stored("x", 1, key))
-                await asyncio.sleep(1)
-                return writes.read(informer, "x")
-
-        async with asyncio.TaskGroup() as group:
-            first_sync, second_sync = (group.create_task(sync(key)) for key in ("a", "b"))
-        assert (first_sync.result(), second_sync.result()) == (
-            stored("x", 1, "a"),
-            stored("x", 1, "b"),
-        )
-
-
 class TestWait:
     async def test_wait_covers_every_store(
         self, writes: Writes, informer: Informer[Thing], store: MemoryStore
@@ -191,136 +165,72 @@ class TestMemory:
         assert "a" not in writes.unseen
 
 
-class Recorder:
-    """Records foreign changes in `changes` and the writers of own changes in `ours`."""
-
-    def __init__(self) -> None:
-        self.changes: list[Change[Thing]] = []
-        self.ours: list[str] = []
-        self.undone: list[str] = []
-        self.own = Writes()
-        self.informer = Informer(MemoryStore(THINGS), THINGS)
-        self.own.follow(self.informer, self.take, self.undone.append)
-
-    def take(self, change: Change[Thing], writer: str | None) -> None:
-        if writer is None:
-            self.changes.append(change)
-        else:
-            self.ours.append(writer)
-
-    def see(self, before: int | None, after: int | None, key: str = "x") -> Change[Thing]:
-        """Show a change from one revision to another; None means that the object does not exist."""
-        change = Change(
-            THINGS,
-            key,
-            None if before is None else stored(key, before),
-            None if after is None else stored(key, after),
-        )
-        self.own.see(self.informer, change)
-        return change
-
-    def writing(self) -> AbstractContextManager[None]:
-        return self.own.writing(self.informer, "x")
-
-    def landed(self, key: str, *, writer: str, base: int, result: int | None) -> None:
-        state = None if result is None else stored(key, result)
-        with Sync(writer):
-            written = Written(base + 1 if result is None else result, state)
-            self.own.landed(self.informer, key, written, base=base)
-
-    def listed(self) -> None:
-        self.own.listed(self.informer)
+# ---- a change is attributed to the sync that made it, if it shows that write and no other
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
+def revision(text: str) -> int | None:
+    """Return the revision of a state; 0 and x mean that the object doesn't exist."""
+    return None if text in "0x" else int(text)
 
 
-def write(recorder: Recorder, base: int, result: int | None) -> None:
-    """Acknowledge a write before its change is shown."""
-    with recorder.writing():
-        recorder.landed("x", writer="a", base=base, result=result)
+def log_of(script: str) -> str:
+    """Return what follows from writes of syncs, and from changes and lists that a table sees."""
+    own, informer = Writes(), Informer(MemoryStore(THINGS), THINGS)
+    log, running = list[str](), list[AbstractContextManager[None]]()
+
+    def forward(change: Change[Thing], writer: str | None) -> None:
+        before = 0 if change.before is None else change.before.revision
+        after = "x" if change.after is None else change.after.revision
+        log.append(f"{before}>{after}" if writer is None else f"{before}>{after} by {writer}")
+
+    own.follow(informer, forward, lambda writer: log.append(f"{writer} undone"))
+    for step in script.split(", "):
+        match step.replace(">", " ").split():
+            case [writer, "wrote", base, result]:
+                made = revision(result)
+                written = Written(
+                    int(base) + 1 if made is None else made,
+                    None if made is None else stored("x", made),
+                )
+                with Sync(writer):
+                    own.landed(informer, "x", written, base=int(base))
+            case ["see", base, result]:
+                states = [revision(base), revision(result)]
+                before, after = (None if made is None else stored("x", made) for made in states)
+                own.see(informer, Change(THINGS, "x", before, after))
+            case ["begin"]:
+                running.append(own.writing(informer, "x"))
+                running[-1].__enter__()
+            case ["end"]:
+                log.append("end")
+                running.pop().__exit__(None, None, None)
+            case ["list"]:
+                own.listed(informer)
+    return ", ".join(log)
 
 
-class TestOwnWrites:
-    """The change is shown after the write was acknowledged."""
-
-    def test_an_own_write_is_attributed_once(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        recorder.see(None, 1)
-        repeated_change = recorder.see(None, 1)
-        assert recorder.changes == [repeated_change]
-
-
-class TestCombinedChanges:
-    """A change that covers more than an own write counts as foreign."""
-
-    @pytest.mark.parametrize(("before", "after"), [(1, 3), (1, 4), (2, 4), (None, 3), (2, None)])
-    def test_a_change_that_covers_own_and_foreign_writes_is_passed_on(
-        self, recorder: Recorder, before: int | None, after: int | None
-    ) -> None:
-        write(recorder, 2, 3)
-        change = recorder.see(before, after)
-        assert recorder.changes == [change]
-
-    def test_a_change_that_covers_an_own_deletion_and_a_foreign_creation_is_passed_on(
-        self, recorder: Recorder
-    ) -> None:
-        write(recorder, 1, None)
-        change = recorder.see(1, 9)
-        assert recorder.changes == [change]
-
-
-class TestPendingWrites:
-    """A change may be shown before its write is acknowledged."""
-
-    def test_an_own_write_is_attributed_after_its_acknowledgement(self, recorder: Recorder) -> None:
-        with recorder.writing():
-            recorder.see(None, 1)
-            recorder.landed("x", writer="a", base=0, result=1)
-        assert recorder.changes == []
-
-    def test_changes_by_others_are_passed_on_after_the_acknowledgement(
-        self, recorder: Recorder
-    ) -> None:
-        with recorder.writing():
-            before = recorder.see(None, 1)
-            recorder.see(1, 2)
-            after = recorder.see(2, 3)
-            recorder.landed("x", writer="a", base=1, result=2)
-            assert recorder.changes == []
-        assert recorder.changes == [before, after]
-
-    def test_changes_wait_until_both_concurrent_writers_are_done(self, recorder: Recorder) -> None:
-        with recorder.writing():
-            with recorder.writing():
-                recorder.see(None, 1)
-                recorder.see(1, 2)
-                recorder.landed("x", writer="a", base=0, result=1)
-            assert recorder.changes == []
-            recorder.landed("x", writer="a", base=1, result=2)
-        assert recorder.changes == []
-
-
-class TestOverwrittenWrites:
-    """Another write has replaced an own write whose change was never shown."""
-
-    def test_the_writer_is_synced_again(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        recorder.landed("x", writer="b", base=0, result=3)
-        recorder.see(None, 3)
-        assert recorder.undone == ["a"]
-        assert recorder.ours == ["b"]
-
-
-class TestUndoneWrites:
-    """An own write that a complete listing does not show was undone during a gap."""
-
-    def test_the_writer_of_an_undone_write_is_notified(self, recorder: Recorder) -> None:
-        write(recorder, 0, 1)
-        recorder.listed()
-        assert recorder.undone == ["a"]
+@pytest.mark.parametrize(
+    ("script", "log"),
+    [
+        ("a wrote 0>1, see 0>1, see 0>1", "0>1 by a, 0>1"),
+        # a change that covers more than an own write is foreign
+        *((f"a wrote 2>3, see {change}", change) for change in ("1>3", "0>3", "2>x")),
+        *((f"a wrote 2>3, see {change}", f"a undone, {change}") for change in ("1>4", "2>4")),
+        ("a wrote 1>x, see 1>9", "a undone, 1>9"),
+        # a change may be shown before its write is acknowledged
+        ("begin, see 0>1, a wrote 0>1, end", "end, 0>1 by a"),
+        ("begin, see 0>1, see 1>2, see 2>3, a wrote 1>2, end", "end, 0>1, 1>2 by a, 2>3"),
+        (
+            "begin, begin, see 0>1, see 1>2, a wrote 0>1, end, a wrote 1>2, end",
+            "end, end, 0>1 by a, 1>2 by a",
+        ),
+        # another write replaced an own one whose change was never shown
+        ("a wrote 0>1, b wrote 0>3, see 0>3", "a undone, 0>3 by b"),
+        ("a wrote 0>1, list", "a undone"),
+    ],
+)
+def test_a_change_is_attributed_to_the_sync_that_made_it(script: str, log: str) -> None:
+    assert log_of(script) == log
 
 
 # ---- rewrites of one object by compare-and-set with retries
@@ -353,17 +263,16 @@ class TestRewrite:
         assert result == Rewritten(seen, None)
         assert store.writes == writes
 
-    async def test_no_write_of_others_is_lost_under_contention(self) -> None:
-        store = ContendedStore(ATTEMPTS - 1)
+    @pytest.mark.parametrize("times", [ATTEMPTS - 1, ATTEMPTS])
+    async def test_no_write_of_others_is_lost_under_contention(self, times: int) -> None:
+        store = ContendedStore(times)
         seen = await store.create("a", b"1")
-        result = await rewrite(store, "a", append, seen=seen)
-        assert result.stored.value == b"1" + b"o" * (ATTEMPTS - 1) + b"x"
-
-    async def test_rewrite_fails_after_the_last_attempt(self) -> None:
-        store = ContendedStore(ATTEMPTS)
-        seen = await store.create("a", b"1")
-        with pytest.raises(ConflictError, match=r"a of Thing\.things"):
-            await rewrite(store, "a", append, seen=seen)
+        if times < ATTEMPTS:
+            result = await rewrite(store, "a", append, seen=seen)
+            assert result.stored.value == b"1" + b"o" * times + b"x"
+        else:
+            with pytest.raises(ConflictError, match=r"a of Thing\.things"):
+                await rewrite(store, "a", append, seen=seen)
 
     async def test_a_write_with_an_unknown_result_raises_its_error(
         self, store: MemoryStore

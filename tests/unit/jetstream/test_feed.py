@@ -4,7 +4,6 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -16,11 +15,9 @@ from natsctl.jetstream.bucket import LAST_CONSUMER
 from natsctl.jetstream.feed import HEARTBEAT_S, SILENCE, Feed, hedged
 from natsctl.jetstream.reader import OneTimeClient, RawMessage
 from natsctl.jetstream.watch import KvWatch
-from natsctl.model.store import Deleted, IllegalKey, Listed
+from natsctl.model.store import Deleted, IllegalKey
 from natsctl.testing import VirtualTimeLoop
 from tests.support.stores.bucket_server import BucketServer
-
-# ---- a feed returns every message of its consumer in order, and fails if one is missing
 
 INBOX = b"_INBOX.x"
 
@@ -32,7 +29,10 @@ class Connection:
         self.traffic = 0
         self.published: list[str] = []
         self.closed = False
+        self.flushes = 0
         self.late_flushes = 0  # flushes that take too long before one is answered
+        self.answers = asyncio.Event()  # flushes; the answer comes after the backlog
+        self.answers.set()
 
     async def publish(self, subject: str) -> None:
         if self.closed:
@@ -42,9 +42,17 @@ class Connection:
     async def flush(self) -> None:
         if self.closed:
             raise ConnectionClosedError
+        self.flushes += 1
         if self.late_flushes:
             self.late_flushes -= 1
             raise FlushTimeoutError
+        await self.answers.wait()
+
+    async def receive(self, *, seconds: float) -> None:
+        """Receive data of other subscriptions."""
+        for _ in range(int(seconds / HEARTBEAT_S)):
+            self.traffic += 1
+            await asyncio.sleep(HEARTBEAT_S)
 
 
 def feed_on(connection: Connection) -> Feed:
@@ -52,7 +60,7 @@ def feed_on(connection: Connection) -> Feed:
 
 
 @pytest.fixture
-def connection() -> Connection:
+async def connection() -> Connection:
     return Connection()
 
 
@@ -84,22 +92,22 @@ def control(status: str, reply: bytes = b"") -> RawMessage:
     return (INBOX, reply, b"", block(status))
 
 
-def heartbeat(number: int, **headers: str) -> RawMessage:
+def heartbeat(number: int) -> RawMessage:
     """Return a heartbeat after the server has sent so many messages."""
-    status = block("100 Idle Heartbeat", **{LAST_CONSUMER: str(number), **headers})
-    return (INBOX, b"", b"", status)
+    return (INBOX, b"", b"", block("100 Idle Heartbeat", **{LAST_CONSUMER: str(number)}))
 
 
-async def failure(feed: Feed) -> str:
-    """Return why the feed fails."""
+async def failure(feed: Feed) -> tuple[str, float]:
+    """Return why the feed fails, and after how many seconds."""
+    started = asyncio.get_running_loop().time()
     with pytest.raises(WatchBrokenError) as raised:
         await exhausted(feed)
-    return str(raised.value)
+    return str(raised.value), asyncio.get_running_loop().time() - started
 
 
 async def exhausted(feed: Feed) -> None:
-    while await feed.take():
-        pass
+    while True:
+        await feed.take()
 
 
 async def test_a_closed_feed_is_freed(connection: Connection) -> None:
@@ -136,69 +144,52 @@ class TestMessages:
         await asyncio.wait((taking,))
         assert len(await feed.take()) == 1
 
-    @pytest.mark.parametrize(("operation", "purged"), [("DEL", False), ("PURGE", True)])
-    async def test_a_delete_marker_is_a_deletion(
-        self, feed: Feed, operation: str, *, purged: bool
-    ) -> None:
-        feed.receive([message(1, b"shop", b"", KV_Operation=operation)])
-        assert await feed.take() == [Deleted("shop", 11, purged)]
-
-    async def test_an_illegal_key_is_reported_with_its_existence(self, feed: Feed) -> None:
-        feed.receive([message(1, b"\xff"), message(2, b"\xff", b"", KV_Operation="DEL")])
-        illegal = await feed.take()
-        assert [type(item) for item in illegal] == [IllegalKey, IllegalKey]
+    async def test_delete_markers_and_illegal_keys_are_reported(self, feed: Feed) -> None:
+        feed.receive(
+            [
+                message(1, b"shop", b"", KV_Operation="DEL"),
+                message(2, b"shop", b"", KV_Operation="PURGE"),
+                message(3, b"\xff"),
+                message(4, b"\xff", b"", KV_Operation="DEL"),
+            ]
+        )
+        deleted, purged, *illegal = await feed.take()
+        assert [deleted, purged] == [Deleted("shop", 11, False), Deleted("shop", 12, True)]
         assert [item.exists for item in illegal if isinstance(item, IllegalKey)] == [True, False]
 
-
-class TestGaps:
-    async def test_a_missing_message_fails_the_feed(self, feed: Feed) -> None:
-        feed.receive([message(1), message(4)])
-        assert await failure(feed) == "messages 2 to 3 were lost"
-
-    async def test_a_repeated_message_fails_the_feed(self, feed: Feed) -> None:
-        feed.receive([message(1), message(1)])
-        assert "were lost" in await failure(feed)
-
-    @pytest.mark.parametrize("sent", [0, 2])
-    async def test_a_heartbeat_after_another_message_fails_the_feed(
-        self, feed: Feed, sent: int
+    @pytest.mark.parametrize(
+        ("messages", "reason"),
+        [
+            ([message(1), message(4)], "messages 2 to 3 were lost"),
+            ([message(1), message(1)], "were lost"),
+            ([message(1), heartbeat(0)], "the server has sent 0 messages, 1 arrived"),
+            ([message(1), heartbeat(2)], "the server has sent 2 messages, 1 arrived"),
+            ([(b"$KV.b.shop", b"no position", b"{}", None)], "is malformed"),
+            (
+                [control("409 Consumer Deleted")],
+                "the server ended the consumer: 409 Consumer Deleted",
+            ),
+        ],
+    )
+    async def test_a_gap_fails_the_feed(
+        self, feed: Feed, messages: list[RawMessage], reason: str
     ) -> None:
-        feed.receive([message(1), heartbeat(sent)])
-        assert await failure(feed) == f"the server has sent {sent} messages, 1 arrived"
+        feed.receive(messages)
+        assert reason in (await failure(feed))[0]
 
-    async def test_a_malformed_message_fails_the_feed(self, feed: Feed) -> None:
-        feed.receive([(b"$KV.b.shop", b"no position", b"{}", None)])
-        assert "is malformed" in await failure(feed)
-
-    async def test_the_end_of_the_consumer_fails_the_feed(self, feed: Feed) -> None:
-        feed.receive([control("409 Consumer Deleted")])
-        assert await failure(feed) == "the server ended the consumer: 409 Consumer Deleted"
-
-
-class TestFlowControl:
-    """The server sends more once the messages before its request are processed."""
-
-    async def test_a_request_is_answered_by_the_take_after_its_messages(
+    async def test_flow_control_is_answered_by_the_take_after_its_messages(
         self, feed: Feed, connection: Connection
     ) -> None:
         feed.receive([message(1), control("100 FlowControl Request", b"answer")])
         await feed.take()
         assert connection.published == []
         feed.wake()
-        feed.receive([message(2)])
+        feed.receive([message(2), control("100 FlowControl Request", b"lost")])
         await feed.take()
         assert connection.published == ["answer"]
-
-    async def test_an_answer_that_cannot_be_sent_fails_the_feed(
-        self, feed: Feed, connection: Connection
-    ) -> None:
-        feed.receive([message(1), control("100 FlowControl Request", b"answer")])
-        await feed.take()
         connection.closed = True
-        assert (await failure(feed)).startswith("cannot answer flow control")
+        assert (await failure(feed))[0].startswith("cannot answer flow control")
 
-
-class TestArrival:
     async def test_a_long_backlog_is_waited_for(self, feed: Feed, connection: Connection) -> None:
         connection.late_flushes = 3
         await feed.arrived()
@@ -208,172 +199,84 @@ class TestArrival:
 # ---- a watch creates a consumer that ends with it, and breaks if the consumer may be lost
 
 
-@pytest.fixture
-async def server() -> BucketServer:
-    return BucketServer()
-
-
-async def follow(watch: KvWatch, listed: asyncio.Event | None = None) -> None:
+async def follow(watch: KvWatch) -> None:
     async with watch() as events:
-        async for event in events:
-            if listed is not None and isinstance(event, Listed):
-                listed.set()
+        async for _ in events:
+            pass
 
 
-async def test_a_consumer_that_sends_nothing_breaks_a_watch(server: BucketServer) -> None:
-    server.silent = True
-    with pytest.raises(WatchBrokenError, match="the consumer sent nothing"):
-        await follow(KvWatch(server.bucket))
-    assert asyncio.get_running_loop().time() <= (SILENCE + 1) * HEARTBEAT_S
-
-
-async def test_a_failed_subscription_breaks_a_watch(server: BucketServer) -> None:
-    server.failure = NatsError("no more subscriptions")
-    with pytest.raises(WatchBrokenError, match=r"cannot subscribe to .*: no more subscriptions"):
-        await follow(KvWatch(server.bucket))
-
-
-async def test_a_watch_that_broke_deletes_its_consumer_before_the_next_list(
-    server: BucketServer,
-) -> None:
+async def test_a_watch_breaks_without_its_consumer_which_it_deletes_before_the_next_list() -> None:
+    server = BucketServer()
     watch = KvWatch(server.bucket)
     server.silent = True
-    with pytest.raises(WatchBrokenError):
+    with pytest.raises(WatchBrokenError, match="the consumer sent nothing"):
         await follow(watch)
+    assert asyncio.get_running_loop().time() <= (SILENCE + 1) * HEARTBEAT_S
     server.failure = NatsError("no connection")
     with pytest.raises(WatchBrokenError, match="cannot delete abandoned consumers: no connection"):
         await follow(watch)
+    with pytest.raises(WatchBrokenError, match=r"cannot subscribe to .*: no connection"):
+        await follow(KvWatch(server.bucket))
 
 
 # ---- a silent consumer breaks its watch; a blocked event loop and a backlog do not
-
-IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\n\r\n"
-HEARTBEAT = [(b"inbox", b"", b"", IDLE)]
-
-
-class SilentConnection:
-    """A connection without traffic, on which data of other subscriptions can arrive."""
-
-    def __init__(self) -> None:
-        self.traffic = 0
-        self.flushes = 0
-        self.late_flushes = 0  # flushes that take too long before one is answered
-        self.waiting = 0  # flushes that wait for the answer
-        self._answer = asyncio.Event()
-
-    async def publish(self, _subject: str) -> None:
-        """Do nothing."""
-
-    async def flush(self) -> None:
-        """Wait for the answer of the server, which comes after the backlog."""
-        self.flushes += 1
-        if self.late_flushes:
-            self.late_flushes -= 1
-            raise FlushTimeoutError
-        self.waiting += 1
-        try:
-            await self._answer.wait()
-        finally:
-            self.waiting -= 1
-
-    def answer(self) -> None:
-        """Answer the flush, because the backlog has arrived."""
-        self._answer.set()
-
-    async def receive(self, *, seconds: float) -> None:
-        """Receive data of other subscriptions."""
-        for _ in range(int(seconds / HEARTBEAT_S)):
-            self.traffic += 1
-            await asyncio.sleep(HEARTBEAT_S)
-
-
-def silent_feed(connection: SilentConnection) -> Feed:
-    return Feed("$KV.b.", cast("OneTimeClient", connection))
-
-
-@asynccontextmanager
-async def busy(connection: SilentConnection) -> AsyncIterator[None]:
-    """Receive data of other subscriptions all the time."""
-    receiving = asyncio.create_task(connection.receive(seconds=1000))
-    try:
-        yield
-    finally:
-        receiving.cancel()
 
 
 async def receive_heartbeats(feed: Feed, beats: int) -> None:
     for _ in range(beats):
         await asyncio.sleep(HEARTBEAT_S)
-        feed.receive(HEARTBEAT)
+        feed.receive([heartbeat(0)])
 
 
-async def silence(feed: Feed) -> float:
+async def silent_s(feed: Feed) -> float:
     """Return the seconds until the feed fails because of silence."""
-    started = asyncio.get_running_loop().time()
-    with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
-        await only_silence(feed)
-    return asyncio.get_running_loop().time() - started
+    reason, after_s = await failure(feed)
+    assert "consumer sent nothing" in reason
+    return after_s
 
 
-async def only_silence(feed: Feed) -> None:
-    while True:
-        assert await feed.take() == []
-
-
-async def test_silence_fails_a_feed() -> None:
-    feed = silent_feed(SilentConnection())
+async def test_silence_fails_a_feed(feed: Feed) -> None:
     await receive_heartbeats(feed, 3)
-    started = asyncio.get_running_loop().time()
-    with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
-        await only_silence(feed)
-    silent_s = asyncio.get_running_loop().time() - started
-    assert (SILENCE - 1) * HEARTBEAT_S <= silent_s <= SILENCE * HEARTBEAT_S
-    feed.close()
+    assert (SILENCE - 1) * HEARTBEAT_S <= await silent_s(feed) <= SILENCE * HEARTBEAT_S
 
 
-async def test_a_blocked_event_loop_is_not_silence() -> None:
+async def test_a_blocked_event_loop_is_not_silence(feed: Feed) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    feed = silent_feed(SilentConnection())
     for _ in range(5):
         loop.jump(60)
         await receive_heartbeats(feed, 1)
     assert await feed.take() == []
-    feed.close()
 
 
-async def test_a_heartbeat_behind_a_backlog_of_other_messages_is_not_silence() -> None:
-    connection = SilentConnection()
-    feed = silent_feed(connection)
+async def test_a_heartbeat_behind_a_backlog_of_other_messages_is_not_silence(
+    feed: Feed, connection: Connection
+) -> None:
+    connection.answers.clear()
     await receive_heartbeats(feed, 1)
     await connection.receive(seconds=30)
-    feed.receive(HEARTBEAT)
-    connection.answer()
+    feed.receive([heartbeat(0)])
+    connection.answers.set()
     await receive_heartbeats(feed, 5)
     assert await feed.take() == []
     assert connection.flushes == 1
-    feed.close()
 
 
 @pytest.mark.parametrize("late_flushes", [0, 1])
 async def test_a_silent_consumer_fails_although_data_of_others_never_ends(
-    late_flushes: int,
+    feed: Feed, connection: Connection, late_flushes: int
 ) -> None:
-    connection = SilentConnection()
     connection.late_flushes = late_flushes
-    connection.answer()
-    feed = silent_feed(connection)
-    async with busy(connection):
-        await receive_heartbeats(feed, 1)
-        assert await silence(feed) <= (SILENCE + 2) * HEARTBEAT_S
-    feed.close()
+    receiving = asyncio.create_task(connection.receive(seconds=1000))
+    await receive_heartbeats(feed, 1)
+    assert await silent_s(feed) <= (SILENCE + 2) * HEARTBEAT_S
+    receiving.cancel()
 
 
-async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> None:
-    connection = SilentConnection()
-    feed = silent_feed(connection)
+async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog(
+    feed: Feed, connection: Connection
+) -> None:
+    connection.answers.clear()
     await receive_heartbeats(feed, 1)
     await connection.receive(seconds=10)
-    with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
-        await only_silence(feed)
-    feed.close()
+    await silent_s(feed)

@@ -78,22 +78,6 @@ async def test_a_new_resource_of_a_purged_object_is_deleted_once_it_is_observed(
         assert (cloud.created, cloud.disks) == (["a"], {})
 
 
-class TestHistory:
-    """The history of reconciliations is kept, for explanations and across restarts."""
-
-    async def test_a_failing_object_keeps_its_count_of_failures_after_a_restart(
-        self, play: Play, cloud: Cloud, stores: MemoryStores
-    ) -> None:
-        cloud.failures["observe"] = ValueError("no such cloud")
-        await play.put()
-        for _ in range(2):
-            controller = Disks(cloud, nats=stores)
-            async with ran(controller):
-                await asyncio.sleep(1)
-                failures = controller.explain("a").failures
-        assert failures == cloud.calls.count("observe") >= 2
-
-
 class TestSyncOutsideOfTheLoop:
     async def test_it_is_refused_while_a_worker_may_have_the_key(
         self, controller: Disks, play: Play

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from natsctl.errors import RetryAfter, StoreError, UsageError
-from natsctl.managed import KRATEO, AnnotationNames, Managed
+from natsctl.managed import KRATEO, AnnotationNames
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore
-from tests.support.controllers.disk_reconciler import HELD, SYNCED, CloudClient, Play
+from tests.support.controllers.disk_reconciler import HELD, SYNCED, Play
 
 KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
 
@@ -42,18 +42,6 @@ class TestPlainPuts:
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
         assert {"team", "external-name"} <= set(await play.annotations())
 
-    async def test_a_put_after_a_creation_with_an_unknown_result_creates_nothing(self) -> None:
-        play = Play()
-        play.cloud.creates_and_fails = True
-        await play.put(size=1)
-        with pytest.raises(TimeoutError):
-            await play.reconcile()
-        await replace_object(play, size=2)
-        assert await play.reconcile() is None
-        assert play.cloud.created == ["a"]
-        assert "natsctl repair external resolve disks/a" in await play.message()
-        assert "external-create-pending" in await play.annotations()
-
     async def test_a_person_resolves_a_creation_with_an_unknown_result_once(self) -> None:
         play = Play()
         play.cloud.creates_and_fails = True
@@ -68,19 +56,6 @@ class TestPlainPuts:
 
 
 class TestRecords:
-    async def test_the_intent_is_recorded_before_the_creation(self) -> None:
-        recorded: list[set[str]] = []
-
-        class Looking(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                recorded.append(set(await record(play)))
-                await super().create(managed)
-
-        play = Play(client=Looking)
-        await play.put()
-        await play.reconcile()
-        assert recorded == [{"pending"}]
-
     async def test_nothing_is_created_while_the_records_cannot_be_read(self) -> None:
         play = Play()
         assert isinstance(play.records, MemoryStore)

@@ -84,6 +84,10 @@ class TestCreate:
             assert await play.finalizers() == HELD
             assert await play.conditions() == {"Ready": CREATING}
             intents.append(await play.annotations())
+            assert isinstance(play.records, MemoryStore)
+            (key,) = play.records.keys()
+            assert key == "links.natsctl_io.disks.a"
+            assert set(json.loads((await play.records.get(key)).value)) == {"pending"}
 
         intents: list[dict[str, str]] = []
         play = Play(client=lambda _: ExternalClientFns(create_fn=create))
@@ -245,14 +249,19 @@ class TestFailedCreations:
                 await play.reconcile()
         assert play.cloud.calls.count("create") == 6
 
-    async def test_a_create_that_exceeds_the_time_limit_is_cancelled_and_reported(
-        self, play: Play
+    @pytest.mark.parametrize(
+        ("options", "takes_s"),
+        [({}, {"create": 100}), ({"timeout_s": 10.0}, {"connect": 4, "observe": 4, "create": 4})],
+    )
+    async def test_the_timeout_covers_all_external_calls_of_one_reconciliation(
+        self, options: dict[str, Any], takes_s: dict[str, float]
     ) -> None:
-        play.cloud.takes_s["create"] = 100
+        play, limit_s = Play(**options), options.get("timeout_s", 60)
+        play.cloud.takes_s = takes_s
         await play.put()
-        with pytest.raises(TimeoutError, match="longer than 60 s"):
+        with pytest.raises(TimeoutError, match=f"create was cut short.* longer than {limit_s:g} s"):
             await play.reconcile()
-        assert asyncio.get_running_loop().time() == 60
+        assert asyncio.get_running_loop().time() == limit_s
         assert set(await play.annotations()) == {"external-create-pending"}
         assert (await play.conditions())["Synced"] == FAILED
 
@@ -261,12 +270,9 @@ class TestUnknownCreations:
     @pytest.fixture
     async def play(self) -> Play:
         """Return a play in which a disk was created but its result was lost."""
-        return await self._lost(Play())
-
-    @staticmethod
-    async def _lost(play: Play, size: int = 1) -> Play:
+        play = Play()
         play.cloud.creates_and_fails = True
-        await play.put(size=size)
+        await play.put()
         with pytest.raises(TimeoutError):
             await play.reconcile()
         play.cloud.creates_and_fails = False
@@ -310,14 +316,6 @@ class TestUnknownCreations:
         assert await play.reconcile() is None
         assert play.cloud.created == ["a"]
         assert "natsctl repair external resolve disks/a" in await play.message()
-
-    async def test_a_predetermined_name_shows_that_the_resource_was_created(self) -> None:
-        play = await self._lost(Play(by_key=True), size=4)
-        await play.settle()
-        assert play.cloud.created == ["a"]
-        assert play.cloud.disks == {"a": 4}
-        assert "external-create-succeeded" in await play.annotations()
-        assert play.reasons[-1] == "CreatedExternalResource"
 
 
 class TestUpdate:
@@ -466,29 +464,6 @@ class TestDelete:
         await play.settle()
         assert bool(play.cloud.disks) is stays
 
-    async def test_a_resource_of_the_name_of_an_object_that_was_never_reconciled_stays(
-        self,
-    ) -> None:
-        play = Play(by_key=True)
-        play.cloud.create("other", "a", 1)
-        await play.put()
-        await play.store.delete("a")
-        await play.settle()
-        assert play.cloud.disks == {"a": 1}
-
-    async def test_the_resource_of_an_object_deleted_during_create_is_deleted(self) -> None:
-        class Removing(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                await super().create(managed)
-                await play.store.delete(managed.key)  # type: ignore[attr-defined]
-
-        play = Play(client=Removing)
-        await play.put()
-        await play.settle()
-        await play.settle()
-        assert play.cloud.created == ["a"]
-        assert play.cloud.disks == {}
-
 
 class TestPolicies:
     async def test_management_policy_observe_neither_creates_nor_updates(self, play: Play) -> None:
@@ -588,14 +563,6 @@ class TestOptions:
             {NAMES.external_name, NAMES.create_succeeded}
         ]
 
-    async def test_the_timeout_covers_all_external_calls_of_one_reconciliation(self) -> None:
-        play = Play(timeout_s=10.0)
-        play.cloud.takes_s = {"connect": 4, "observe": 4, "create": 4}
-        await play.put()
-        with pytest.raises(TimeoutError, match="create was cut short"):
-            await play.reconcile()
-        assert asyncio.get_running_loop().time() == 10
-
     def test_wrong_options_are_refused(self) -> None:
         with pytest.raises(UsageError, match="poll_jitter_s"):
             Play(poll_jitter_s=1.0, poll_interval_hook=lambda _, usual_s: usual_s)
@@ -614,135 +581,78 @@ class TestOptions:
         assert 63 < max(delays_s) <= 70
 
 
-class TestConnecters:
-    @staticmethod
-    def _play(disconnect: Callable[[], Any], calls: list[str]) -> Play:
-        cloud = Cloud()
+async def test_disconnect_runs_after_every_reconciliation_and_its_failure_is_reported() -> None:
+    cloud, calls = Cloud(), list[str]()
 
-        async def connect(_managed: Managed[Any]) -> CloudClient:
-            calls.append("connect")
-            return CloudClient(cloud)
+    async def connect(_managed: Managed[Any]) -> CloudClient:
+        calls.append("connect")
+        return CloudClient(cloud)
 
-        async def recorded() -> None:
-            calls.append("disconnect")
-            await disconnect()
-
-        fns = ExternalConnectDisconnecterFns(connect_fn=connect, disconnect_fn=recorded)
-        return Play(cloud=cloud, connecter=fns)
-
-    async def test_disconnect_runs_after_every_reconciliation(self) -> None:
-        calls: list[str] = []
-        play = self._play(lambda: asyncio.sleep(0), calls)
-        await play.put()
-        await play.reconcile()
-        play.cloud.failures["observe"] = ValueError("no")
-        with pytest.raises(ValueError, match="no"):
-            await play.reconcile()
-        assert calls == ["connect", "disconnect"] * 2
-
-    async def test_a_failed_disconnect_is_reported_and_otherwise_ignored(self) -> None:
-        async def disconnect() -> None:
+    async def disconnect() -> None:
+        calls.append("disconnect")
+        if len(calls) == 2:
             raise ValueError("stuck")
 
-        play = await settled(self._play(disconnect, []))
-        assert play.cloud.created == ["a"]
-        assert "CannotDisconnectFromProvider" in play.reasons
+    fns = ExternalConnectDisconnecterFns(connect_fn=connect, disconnect_fn=disconnect)
+    play = Play(cloud=cloud, connecter=fns)
+    await play.put()
+    await play.reconcile()
+    assert (cloud.created, "CannotDisconnectFromProvider" in play.reasons) == (["a"], True)
+    cloud.failures["observe"] = ValueError("no")
+    with pytest.raises(ValueError, match="no"):
+        await play.reconcile()
+    assert calls == ["connect", "disconnect"] * 2
 
 
-class TestOutages:
-    """The store of the managed object fails during a reconciliation."""
+async def test_an_object_is_not_linked_to_the_resource_of_an_earlier_object_of_its_key(
+    play: Play,
+) -> None:
+    class Cut(CloudClient):
+        """Its stores fail once its disk is created."""
 
-    @staticmethod
-    async def _cut_off(play: Play) -> None:
-        """Reconcile an object whose stores fail once its disk is created, and end the outage."""
+        async def create(self, managed: Managed[Any]) -> None:
+            await super().create(managed)
+            play.fail(StoreError("away"))
 
-        class Cut(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                await super().create(managed)
+    play.connect_with(Cut)
+    await play.put()
+    with pytest.raises(StoreError, match="away"):
+        await play.reconcile()
+    await asyncio.sleep(3600)
+    play.fail(None)
+    play.connect_with(CloudClient)
+    await play.store.delete("a")
+    await play.settle()
+    assert play.cloud.disks == {}
+    play.recorder.events.clear()
+    await settled(play)
+    assert play.reasons == ["CreatedExternalResource"]
+    assert play.cloud.disks == {"disk-2": 1}
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_the_error_of_create_is_raised_although_its_result_cannot_be_stored(
+    play: Play, *, everything: bool
+) -> None:
+    class Cut(CloudClient):
+        async def create(self, _managed: Managed[Any]) -> None:
+            assert isinstance(play.records, MemoryStore)
+            play.records.fail(StoreError("away"))
+            if everything:
                 play.fail(StoreError("away"))
+            raise PermissionError("the first")
 
-        play.connect_with(Cut)
-        await play.put()
-        with pytest.raises(StoreError, match="away"):
-            await play.reconcile()
-        await asyncio.sleep(3600)
-        play.fail(None)
-        play.connect_with(CloudClient)
-
-    async def test_a_result_is_stored_after_a_short_outage(self, play: Play) -> None:
-        class Cut(CloudClient):
-            async def create(self, managed: Managed[Any]) -> None:
-                await super().create(managed)
-                play.fail(StoreError("away"))
-
-        play.connect_with(Cut)
-        await play.put()
-        work = asyncio.create_task(play.reconcile())
-        await asyncio.sleep(10)
-        play.fail(None)
-        await work
-        assert (await play.annotations())["external-name"] == "disk-1"
-
-    async def test_an_object_is_not_linked_to_the_resource_of_an_earlier_object_of_its_key(
-        self, play: Play
-    ) -> None:
-        await self._cut_off(play)
-        await play.store.delete("a")
-        await play.settle()
-        assert play.cloud.disks == {}
-        play.recorder.events.clear()
-        await settled(play)
-        assert play.reasons == ["CreatedExternalResource"]
-        assert play.cloud.disks == {"disk-2": 1}
-
-    async def test_an_intent_without_an_acknowledgement_is_withdrawn(self) -> None:
-        class LosingReplies(MemoryStore):
-            loses = True
-
-            async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-                stored = await super().update(key, value, revision=revision)
-                if self.loses:
-                    raise StoreTimeoutError("no answer")
-                return stored
-
-        store = LosingReplies(DISKS)
-        play = Play(store=store)
-        await play.put()
-        with pytest.raises(StoreTimeoutError):
-            await play.reconcile()
-        store.loses = False
-        assert "external-create-pending" in await play.annotations()
-        assert play.cloud.created == []
-        await play.settle()
-        assert play.cloud.created == ["a"]
-
-
-class TestRefusedWrites:
-    """The managed object cannot be written, but its status can."""
-
-    @pytest.mark.parametrize("everything", [False, True])
-    async def test_the_error_of_create_is_raised_although_its_result_cannot_be_stored(
-        self, play: Play, *, everything: bool
-    ) -> None:
-        class Cut(CloudClient):
-            async def create(self, _managed: Managed[Any]) -> None:
-                assert isinstance(play.records, MemoryStore)
-                play.records.fail(StoreError("away"))
-                if everything:
-                    play.fail(StoreError("away"))
-                raise PermissionError("the first")
-
-        play.connect_with(Cut)
-        await play.put()
-        with pytest.raises(PermissionError, match="the first"):
-            await play.reconcile()
-        if not everything:
-            assert await play.message() == "cannot create: PermissionError: the first"
-            assert play.reasons == ["CannotUpdateManagedResource", "CannotCreateExternalResource"]
-        play.fail(None)
-        play.connect_with(CloudClient)
-        await play.settle()
-        assert play.cloud.created == ["a"]
+    play.connect_with(Cut)
+    await play.put()
+    with pytest.raises(PermissionError, match="the first"):
+        await play.reconcile()
+    if not everything:
+        assert await play.message() == "cannot create: PermissionError: the first"
+        assert play.reasons == ["CannotUpdateManagedResource", "CannotCreateExternalResource"]
+    play.fail(None)
+    play.connect_with(CloudClient)
+    await play.settle()
+    assert play.cloud.created == ["a"]
 
 
 class _GenerationStore:

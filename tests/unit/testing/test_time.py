@@ -16,15 +16,6 @@ import pytest
 from natsctl.testing import VirtualTimeLoop, in_virtual_time
 
 
-def run(coro: object) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(coro)  # type: ignore[arg-type]  # a coroutine
-
-
-async def test_virtual_time_starts_at_zero() -> None:
-    assert asyncio.get_running_loop().time() == 0
-
-
 async def test_a_year_takes_no_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
 
@@ -39,22 +30,9 @@ async def test_a_year_takes_no_real_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(waits) == {0}
 
 
-async def test_ready_tasks_run_before_time_advances() -> None:
-    turns: list[float] = []
-
-    async def busy() -> None:
-        for _ in range(100):
-            await asyncio.sleep(0)
-            turns.append(asyncio.get_running_loop().time())
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(busy())
-        group.create_task(asyncio.sleep(10))
-    assert set(turns) == {0}
-
-
 async def test_tasks_that_are_always_ready_hide_no_signal_and_no_socket() -> None:
     loop, seen = asyncio.get_running_loop(), set[str]()
+    assert loop.time() == 0
     ours, theirs = socket.socketpair()
     with ours, theirs:
         loop.add_signal_handler(signal.SIGUSR1, seen.add, "signal")
@@ -66,6 +44,7 @@ async def test_tasks_that_are_always_ready_hide_no_signal_and_no_socket() -> Non
         loop.remove_reader(ours)
         loop.remove_signal_handler(signal.SIGUSR1)
     assert seen == {"signal", "socket"}
+    assert loop.time() == 0
 
 
 async def test_a_jump_simulates_a_blocked_loop() -> None:
@@ -79,21 +58,12 @@ async def test_a_jump_simulates_a_blocked_loop() -> None:
 
 
 def test_a_wait_without_a_timer_is_an_error() -> None:
+    @in_virtual_time
     async def wait() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(RuntimeError, match="every task waits for something that nothing will do"):
-        run(wait())
-
-
-def test_call_soon_threadsafe_wakes_the_loop() -> None:
-    async def wait_for_callback() -> None:
-        loop = asyncio.get_running_loop()
-        called = asyncio.Event()
-        loop.call_soon_threadsafe(called.set)
-        await called.wait()
-
-    run(wait_for_callback())
+        wait()
 
 
 def test_in_virtual_time_makes_an_async_test_a_plain_function() -> None:
@@ -108,25 +78,16 @@ def test_in_virtual_time_makes_an_async_test_a_plain_function() -> None:
     assert sleeps.__name__ == "sleeps"
 
 
-async def test_virtual_time_does_not_advance_while_a_thread_works() -> None:
-    later: list[float] = []
-    asyncio.get_running_loop().call_later(1, later.append, 1.0)
-    for work in (
-        asyncio.to_thread,
-        functools.partial(asyncio.get_running_loop().run_in_executor, None),
-    ):
+async def test_virtual_time_does_not_advance_while_a_thread_or_a_subprocess_works() -> None:
+    loop, later = asyncio.get_running_loop(), list[float]()
+    loop.call_later(1, later.append, 1.0)
+    for work in (asyncio.to_thread, functools.partial(loop.run_in_executor, None)):
         await work(time.sleep, 0.02)
-    assert (asyncio.get_running_loop().time(), later) == (0, [])
-    await asyncio.sleep(1)
-    assert later == [1.0]
-
-
-async def test_virtual_time_does_not_advance_while_a_subprocess_runs() -> None:
-    later: list[float] = []
-    asyncio.get_running_loop().call_later(1, later.append, 1.0)
     code = "import time; time.sleep(0.05); print('done')"
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=PIPE)
     async with asyncio.timeout(0.5):
         output, _ = await child.communicate()
     assert (output, child.returncode) == (b"done\n", 0)
-    assert (asyncio.get_running_loop().time(), later) == (0, [])
+    assert (loop.time(), later) == (0, [])
+    await asyncio.sleep(1)
+    assert later == [1.0]

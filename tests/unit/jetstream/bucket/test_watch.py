@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import NamedTuple
 
 import pytest
 
@@ -109,17 +110,24 @@ async def after_a_second(action: Callable[[], object]) -> None:
 
 
 class TestList:
-    async def test_an_empty_bucket_is_listed(self, server: BucketServer) -> None:
-        assert await events_of(KvWatch(server.bucket)) == [Listing("2026-01-01"), Listed(0)]
+    async def test_every_key_and_every_later_change_is_reported(self, server: BucketServer) -> None:
+        def change() -> None:
+            server.put("a", "b")
+            server.delete("c")
 
-    async def test_every_key_is_listed(self, server: BucketServer) -> None:
-        server.put("a", "b", value=b"one")
+        assert await events_of(KvWatch(server.bucket)) == [Listing("2026-01-01"), Listed(0)]
+        server.put("a", value=b"one")
         assert await events_of(KvWatch(server.bucket)) == [
             Listing("2026-01-01"),
             Applied(Stored("a", 1, b"one")),
-            Applied(Stored("b", 2, b"one")),
-            Listed(2),
+            Listed(1),
         ]
+        assert await followed(server, change) == [
+            Applied(Stored("a", 2, b"{}")),
+            Applied(Stored("b", 3, b"{}")),
+            Deleted("c", 4, purged=False),
+        ]
+        assert not server.consumers
 
     async def test_the_list_has_a_key_that_moves_behind_the_first_revision(
         self, server: BucketServer
@@ -144,10 +152,6 @@ class TestList:
         assert [event for event in events if getattr(event, "key", "") == "b"] == [
             Deleted("b", 11, purged=False)
         ]
-
-    async def test_the_consumer_is_deleted_at_the_end(self, server: BucketServer) -> None:
-        await events_of(KvWatch(server.bucket))
-        assert not server.consumers
 
 
 class TestIncarnation:
@@ -177,41 +181,66 @@ class TestIncarnation:
         ) == ["2026-01-01", *["2026-01-01#1"] * 3, "2026-01-01#2"]
 
 
-class TestChanges:
-    async def test_every_change_after_the_list_is_reported(self, server: BucketServer) -> None:
-        def change() -> None:
-            server.put("a", "b")
-            server.delete("c")
+def replaced(server: BucketServer) -> None:
+    server.purge("a")
+    server.put("c")
 
-        server.put("a")
-        assert await followed(server, change) == [
-            Applied(Stored("a", 2, b"{}")),
-            Applied(Stored("b", 3, b"{}")),
-            Deleted("c", 4, purged=False),
-        ]
+
+def stopped(server: BucketServer) -> None:
+    server.stopped = True
+    server.put("c")
+
+
+class Break(NamedTuple):
+    happens: Callable[[BucketServer], object]
+    reason: str
+    key: str = "a"
+    shown: Collection[str] | None = None
+    after_s: float = 0.0
+    within_s: float = COUNT_S + 1  # of the next count
+
+
+BREAKS = {
+    "own keys": Break(lambda server: server.purge("a"), "a vanished from b without a trace"),
+    "keys of the reader": Break(lambda server: server.purge("a"), "a vanished from", shown="ab"),
+    "despite a new key": Break(replaced, "a vanished from b", within_s=3 * VERIFY_S),
+    "key of a part": Break(
+        lambda server: server.purge("x.a"),
+        "x.a vanished from b without a trace",
+        "x.a",
+        after_s=VERIFY_S - 1,
+        within_s=VERIFY_S + 1,
+    ),
+    "illegal key": Break(lambda server: server.purge("x..y"), "illegal keys vanished", "x..y"),
+    "consumer that only sends heartbeats": Break(
+        stopped,
+        "b is at revision 3, but the consumer has stopped at 2",
+        after_s=VERIFY_S,
+        within_s=2 * VERIFY_S + 1,
+    ),
+}
 
 
 class TestBrokenWatches:
-    @pytest.mark.parametrize("shown", [None, ("a", "b")], ids=["own keys", "keys of the reader"])
-    async def test_a_key_that_vanished_is_noticed_by_the_next_count(
-        self, server: BucketServer, shown: Collection[str] | None
+    @pytest.mark.parametrize("name", BREAKS)
+    async def test_what_a_watch_missed_is_noticed_by_the_next_count_or_check(
+        self, server: BucketServer, name: str
     ) -> None:
-        server.put("a", "b")
-        reason, after_s = await broken(server, lambda: server.purge("a"), shown=shown)
-        assert reason == "a vanished from b without a trace"
-        assert after_s <= COUNT_S + 1
+        missed = BREAKS[name]
+        server.put(missed.key, "x.b" if missed.key == "x.a" else "b")
+        if missed.happens is replaced:
+            server.config["max_age"] = 1  # the same number of keys, before and after
+        pattern = "x.>" if missed.key == "x.a" else ">"
+        reason, after_s = await broken(
+            server, lambda: missed.happens(server), pattern, shown=missed.shown
+        )
+        assert reason.startswith(missed.reason)
+        assert missed.after_s <= after_s <= missed.within_s
 
-    async def test_a_key_that_vanished_is_noticed_despite_a_new_one(
-        self, server: BucketServer
-    ) -> None:
-        def replace() -> None:
-            server.purge("a")
-            server.put("b")
-
-        server.put("a")
-        server.config["max_age"] = 1  # the same number of keys, before and after
-        reason, _ = await broken(server, replace)
-        assert reason == "a vanished from b without a trace"
+    async def test_another_prefix_is_noticed_by_the_next_count(self, server: BucketServer) -> None:
+        mirror = {"name": "KV_other"}
+        reason, _ = await broken(server, lambda: server.config.update(mirror=mirror))
+        assert reason == "the keys of b are under $KV.other.> now"
 
     async def test_a_key_that_vanished_is_noticed_by_a_number_that_is_ahead_of_the_watch(
         self, server: BucketServer
@@ -228,52 +257,8 @@ class TestBrokenWatches:
         assert reason == "a vanished from b without a trace"
         assert COUNT_S < after_s < COUNT_S + 8
 
-    async def test_a_key_that_vanished_from_a_part_is_noticed_by_the_next_check(
-        self, server: BucketServer
-    ) -> None:
-        server.put("x.a", "x.b")
-        reason, after_s = await broken(server, lambda: server.purge("x.a"), "x.>")
-        assert reason == "x.a vanished from b without a trace"
-        assert VERIFY_S - 1 <= after_s <= VERIFY_S + 1
-
-    async def test_an_illegal_key_that_vanished_is_noticed(self, server: BucketServer) -> None:
-        server.put("x..y", "a")
-        reason, after_s = await broken(server, lambda: server.purge("x..y"))
-        assert reason == "illegal keys vanished from b"
-        assert after_s <= COUNT_S + 1
-
-    async def test_another_prefix_is_noticed_by_the_next_count(self, server: BucketServer) -> None:
-        def mirror() -> None:
-            server.config["mirror"] = {"name": "KV_other"}
-
-        reason, _ = await broken(server, mirror)
-        assert reason == "the keys of b are under $KV.other.> now"
-
-    async def test_a_consumer_that_stopped_is_noticed_although_it_sends_heartbeats(
-        self, server: BucketServer
-    ) -> None:
-        def stop() -> None:
-            server.stopped = True
-            server.put("a")
-
-        reason, after_s = await broken(server, stop)
-        assert reason == "b is at revision 1, but the consumer has stopped at 0"
-        assert VERIFY_S < after_s <= 2 * VERIFY_S + 1
-
 
 class TestCounts:
-    async def requests(self, server: BucketServer) -> list[str]:
-        """Return the requests of a watch between its list and its first check."""
-        watching = asyncio.create_task(
-            events_of(KvWatch(server.bucket, verify_s=VERIFY_S), VERIFY_S - 1)
-        )
-        await asyncio.sleep(1)
-        server.requests.clear()
-        await asyncio.sleep(VERIFY_S - 3)
-        requests = list(server.requests)
-        await watching
-        return requests
-
     async def test_an_expired_delete_marker_breaks_no_watch(self, server: BucketServer) -> None:
         def delete() -> None:
             server.delete("b")
