@@ -78,13 +78,14 @@ def objects(play: Play) -> list[str]:
 
 
 @asynccontextmanager
-async def disowning(cloud: Cloud, stores: MemoryStores, play: Play) -> AsyncIterator[None]:
+async def disowning(cloud: Cloud, stores: MemoryStores, play: Play) -> AsyncIterator[Disks]:
     """Run a controller until it has found the stranger's disk of an object."""
-    async with ran(Disks(cloud, nats=stores)):
+    controller = Disks(cloud, nats=stores)
+    async with ran(controller):
         await play.put()
         await asyncio.sleep(POLL_S)
         assert (await play.conditions())["Ready"] == NOT_OWNED
-        yield
+        yield controller
 
 
 async def test_a_strangers_resource_is_neither_changed_nor_deleted(
@@ -94,20 +95,14 @@ async def test_a_strangers_resource_is_neither_changed_nor_deleted(
         assert await play.finalizers() == []
         assert await play.annotations() == {}
         assert "natsctl repair external adopt disks/a" in await play.message()
+        writes = stores.store(DISKS).writes
+        await asyncio.sleep(10 * POLL_S)
+        assert stores.store(DISKS).writes == writes
         assert play.reasons.count("NotOwned") == 1
         await play.primary.delete("a")
         await asyncio.sleep(POLL_S)
         assert objects(play) == []
     assert (cloud.disks, set(cloud.calls)) == ({"a": 7}, {"observe"})
-
-
-async def test_nothing_is_written_while_a_strangers_resource_stays(
-    cloud: Cloud, stores: MemoryStores, play: Play
-) -> None:
-    async with disowning(cloud, stores, play):
-        writes = stores.store(DISKS).writes
-        await asyncio.sleep(10 * POLL_S)
-        assert stores.store(DISKS).writes == writes
 
 
 async def test_a_resource_is_created_once_the_strangers_is_gone(
@@ -122,27 +117,28 @@ async def test_a_resource_is_created_once_the_strangers_is_gone(
         assert cloud.disks == {}
 
 
-async def adopted(cloud: Cloud, play: Play) -> None:
-    """Check that the disk is taken over, shown as such, and deleted with its object."""
-    await asyncio.sleep(POLL_S)
-    assert await play.conditions() == {"Ready": AVAILABLE, "Synced": SYNCED}
-    assert (cloud.disks, cloud.created, await play.finalizers()) == ({"a": 1}, [], HELD)
-    assert play.reasons.count("AdoptedExternalResource") == 1
-    annotations = await play.annotations()
-    assert annotations["external-name"] == "a"
-    assert annotations["external-adopted"].endswith("Z name a")
-    await play.primary.delete("a")
-    await asyncio.sleep(POLL_S)
-    assert (cloud.disks, objects(play)) == ({}, [])
-
-
 @pytest.mark.parametrize("annotation", [{"adopt": "true"}, {"external_name": "a"}])
 async def test_an_object_adopts_by_an_annotation_and_by_a_name(
     cloud: Cloud, stores: MemoryStores, play: Play, annotation: dict[str, str]
 ) -> None:
-    async with disowning(cloud, stores, play):
+    async with disowning(cloud, stores, play) as controller:
+        explanation = controller.explain("a")
+        assert explanation.external == []
+        (ready,) = (text for text in explanation.conditions if text.startswith("Ready="))
+        assert ready.startswith("Ready=False NotOwned: ")
+        assert "exists, and natsctl didn't create it, so nothing is changed" in ready
         await play.annotate(**annotation)
-        await adopted(cloud, play)
+        await asyncio.sleep(POLL_S)
+        assert controller.explain("a").external == ["a, adopted"]
+        assert await play.conditions() == {"Ready": AVAILABLE, "Synced": SYNCED}
+        assert (cloud.disks, cloud.created, await play.finalizers()) == ({"a": 1}, [], HELD)
+        assert play.reasons.count("AdoptedExternalResource") == 1
+        annotations = await play.annotations()
+        assert annotations["external-name"] == "a"
+        assert annotations["external-adopted"].endswith("Z name a")
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+        assert (cloud.disks, objects(play)) == ({}, [])
 
 
 async def test_an_object_may_refuse_what_the_declaration_permits(
@@ -265,62 +261,55 @@ async def test_a_plan_shows_an_adoption_and_a_stranger(
     assert [action.action for action in planned.keys["a"].actions] == ["status"]
     assert "NotOwned" in str(planned.keys["a"].actions[0].diff)
     planned = await plan(Adopting(cloud), nats=stores)
-    external = [action.call for action in planned.keys["a"].actions if action.action == "external"]
-    assert external == ["adopt", "update"]
+    actions = [action for action in planned.keys["a"].actions if action.action == "external"]
+    assert [action.call for action in actions] == ["adopt", "update"]
+    assert actions[1].differs == "size is 7, not 1"
     assert cloud.disks == {"a": 7}
 
 
-class TestDifferences:
-    """What differs at an external resource is shown wherever a person looks."""
+# ---- what differs at an external resource is shown wherever a person looks
 
-    async def test_a_plan_has_it(self, cloud: Cloud, stores: MemoryStores, play: Play) -> None:
+
+async def test_an_event_and_the_log_show_what_differs(
+    cloud: Cloud, stores: MemoryStores, play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with ran(Adopting(cloud, nats=stores)):
         await play.put()
-        planned = await plan(Adopting(cloud), nats=stores)
-        calls = {action.call: action.differs for action in planned.keys["a"].actions}
-        assert calls["update"] == "size is 7, not 1"
+        await asyncio.sleep(POLL_S)
+    events = {event.reason: event.message for event in stores.events.events}
+    assert events["UpdatedExternalResource"].endswith(": size is 7, not 1")
+    assert caplog.text.count("external resource differs") == 1
 
-    async def test_an_event_the_log_and_the_explanation_have_it(
-        self,
-        cloud: Cloud,
-        stores: MemoryStores,
-        play: Play,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        caplog.set_level("INFO")
-        async with ran(Adopting(cloud, nats=stores)):
-            await play.put()
-            await asyncio.sleep(POLL_S)
-        events = {event.reason: event.message for event in stores.events.events}
-        assert events["UpdatedExternalResource"].endswith(": size is 7, not 1")
-        assert caplog.text.count("external resource differs") == 1
 
-    async def test_a_resource_that_may_not_be_updated_has_it_in_its_status(
-        self, cloud: Cloud, stores: MemoryStores, play: Play
-    ) -> None:
-        controller = Disks(cloud, nats=stores)
-        async with ran(controller):
-            await play.put(management_policy="observe")
-            await asyncio.sleep(10 * POLL_S)
-            text = "its policies don't permit an update: size is 7, not 1"
-            assert f"Synced=True ReconcileSuccess: {text}" in controller.explain("a").conditions
-            assert play.reasons.count("ExternalResourceDiffers") == 1
+async def test_the_status_shows_what_differs_if_it_may_not_be_updated(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    controller = Disks(cloud, nats=stores)
+    async with ran(controller):
+        await play.put(management_policy="observe")
+        await asyncio.sleep(10 * POLL_S)
+        text = "its policies don't permit an update: size is 7, not 1"
+        assert f"Synced=True ReconcileSuccess: {text}" in controller.explain("a").conditions
+        assert play.reasons.count("ExternalResourceDiffers") == 1
 
-    async def test_it_has_no_secret_of_the_object(
-        self, cloud: Cloud, stores: MemoryStores, play: Play
-    ) -> None:
-        class Client(CloudClient):
-            async def observe(self, managed: Managed[Any]) -> Observation:
-                return Observation(exists=True, diff=f"password is {managed.spec['password']}")
 
-        class Secret(Adopting):
-            async def connect(self, _managed: Managed[Disk]) -> CloudClient:
-                return Client(cloud)
+async def test_what_differs_is_shown_without_secrets_of_the_object(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    class Client(CloudClient):
+        async def observe(self, managed: Managed[Any]) -> Observation:
+            return Observation(exists=True, diff=f"password is {managed.spec['password']}")
 
-        await play.put()
-        await play.edit("a", lambda document: document["spec"].update(password="hunter2"))
-        planned = await plan(Secret(cloud), nats=stores)
-        calls = {action.call: action.differs for action in planned.keys["a"].actions}
-        assert calls["update"] == "password is ***"
+    class Secret(Adopting):
+        async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+            return Client(cloud)
+
+    await play.put()
+    await play.edit("a", lambda document: document["spec"].update(password="hunter2"))
+    planned = await plan(Secret(cloud), nats=stores)
+    calls = {action.call: action.differs for action in planned.keys["a"].actions}
+    assert calls["update"] == "password is ***"
 
 
 class ClusterDisks(ManagedController[Manifest]):
@@ -382,23 +371,6 @@ def test_the_option_of_a_controller_is_checked(cloud: Cloud) -> None:
 
     with pytest.raises(UsageError, match="adopt is 'yes', and must be True or False"):
         Wrong(cloud)
-
-
-async def test_an_explanation_shows_an_adoption_and_a_stranger(
-    cloud: Cloud, stores: MemoryStores, play: Play
-) -> None:
-    controller = Disks(cloud, nats=stores)
-    async with ran(controller):
-        await play.put()
-        await asyncio.sleep(POLL_S)
-        explanation = controller.explain("a")
-        assert explanation.external == []
-        (ready,) = (text for text in explanation.conditions if text.startswith("Ready="))
-        assert ready.startswith("Ready=False NotOwned: ")
-        assert "exists, and natsctl didn't create it, so nothing is changed" in ready
-        await play.annotate(adopt="true")
-        await asyncio.sleep(POLL_S)
-        assert controller.explain("a").external == ["a, adopted"]
 
 
 @pytest.mark.parametrize("in_cluster", [False, True])

@@ -96,50 +96,6 @@ async def test_a_key_that_waits_for_its_writes_does_not_block_other_keys() -> No
             assert controller.syncs == ["bar"]
 
 
-async def test_reads_within_a_sync_see_its_writes() -> None:
-    class SelfReader(Apps):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen_reads: dict[str, object] = {}
-
-        async def sync_handler(self, key: str) -> float | None:
-            if self.apps.get(key) is None or self.seen_reads:
-                return None
-            await self.parts.apply("a", Part(spec=PartSpec("a")))
-            await self.parts.apply("b", Part(spec=PartSpec("b")))
-            await self.parts.delete("a")
-            await self.apps.update_status(key, {"phase": "written"})
-            shop = self.apps.get(key)
-            self.seen_reads.update(
-                a=self.parts.get("a"),
-                b=self.parts.get("b"),
-                keys=sorted(self.parts.keys()),
-                items=sorted(self.parts.items()),
-                owned=sorted(self.parts.owned()),
-                status=shop and shop.status,
-                read=await self.parts.read("a"),
-            )
-            return None
-
-    controller, stores = SelfReader(), SlowStores()
-    stores.store(PARTS).lag_s = stores.store(APPS).lag_s = 5.0
-    async with running(controller, stores=stores) as harness:
-        await app_client(harness).app("shop")
-        await asyncio.sleep(60)
-
-    b = controller.seen_reads.pop("b")
-    assert isinstance(b, Part)
-    assert b.spec.text == "b"
-    assert controller.seen_reads == {
-        "a": None,
-        "keys": ["b"],
-        "items": ["b"],
-        "owned": ["b"],
-        "status": {"phase": "written"},
-        "read": None,
-    }
-
-
 async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> None:
     class OtherKeyReader(Apps):
         seen_reads: object = "nothing yet"

@@ -11,10 +11,8 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.testing import MemoryStores
 from tests.support.controllers.dynamic_dependents import (
     QUIET,
-    DynamicHarness,
     dynamic_harness,
     limit,
     secret,
@@ -37,15 +35,6 @@ async def test_a_broken_watch_restarts_and_reports_missed_changes() -> None:
         await harness.secrets.delete("default/one")
         assert await harness.taken() == ["a"]
         assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
-
-
-async def test_add_watcher_raises_and_adds_nothing_if_the_watch_fails() -> None:
-    async with dynamic_harness() as harness:
-        harness.secrets.fail(DENIED)
-        with pytest.raises(PermissionDeniedError):
-            await harness.watcher.add_watcher(A, secret("one"))
-        assert harness.watcher.get_watch_count() == 0
-        assert await harness.taken() == []
 
 
 async def test_a_revoked_permission_ends_the_watch_and_calls_its_watchers_once() -> None:
@@ -105,53 +94,6 @@ async def test_the_error_names_the_missing_connection(watched: ObjectIdentifier)
         await watcher.add_watcher(A, watched)
     watcher.stop()
     await work
-
-
-async def test_a_failing_watcher_does_not_delay_another() -> None:
-    async with dynamic_harness() as harness:
-
-        async def reconcile(watcher: ObjectIdentifier) -> float | None:
-            if watcher == A:
-                raise RuntimeError("on purpose")
-            return None
-
-        harness.reconcile = reconcile
-        await harness.watcher.add_watcher(A, secret("one"))
-        await harness.watcher.add_watcher(B, secret("one"))
-        for turn in range(20):
-            await harness.put_secret("default/one", str(turn))
-            assert "b" in await harness.taken()
-
-
-async def count(harness: DynamicHarness) -> tuple[int, int]:
-    await asyncio.sleep(0.5)
-    return harness.watcher.get_watch_count(), harness.watches
-
-
-async def test_a_thousand_watchers_over_two_hundred_objects_are_counted_exactly() -> None:
-    stores = MemoryStores()
-    everyone = [watcher_called(f"w{number}") for number in range(1000)]
-    shared = [secret(f"s{n}") if n % 2 else limit(f"s{n}") for n in range(200)]
-    async with dynamic_harness(QUIET, stores=stores) as harness:
-        for number, watcher in enumerate(everyone):
-            await harness.watcher.add_watcher(watcher, shared[number % 200])
-        assert await count(harness) == (200, 200)
-        await harness.put_secret("default/s7")
-        await harness.put_limit("s8")
-        assert await harness.taken() == sorted(f"w{n}" for n in range(1000) if n % 200 in {7, 8})
-        for number, watcher in enumerate(everyone):
-            await harness.watcher.add_or_update_watcher(watcher, shared[number % 100], shared[199])
-        assert await count(harness) == (101, 101)
-        harness.limits.fail(DENIED)
-        watchers = await harness.taken()
-        assert watchers == sorted(f"w{n}" for n in range(1000) if n % 100 % 2 == 0)
-        assert await count(harness) == (51, 51)
-        harness.limits.fail(None)
-        for watcher in everyone[:999]:
-            await harness.watcher.remove_watcher(watcher)
-        assert await count(harness) == (2, 2)
-        await harness.watcher.remove_watcher(everyone[999])
-        assert await count(harness) == (0, 0)
 
 
 async def test_gvk_to_gvr_returns_an_irregular_plural() -> None:

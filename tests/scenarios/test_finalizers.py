@@ -64,17 +64,12 @@ async def finalizers(client: AppClient, key: str) -> list[str]:
     return names
 
 
-async def test_the_finalizer_is_stored_before_apply_is_called() -> None:
-    world = ExternalSystem()
-    async with running_apps(Builders(world), "shop") as client:
-        assert world.applied == [("shop", True)]
-        assert await finalizers(client, "shop") == [OURS]
-
-
 async def test_a_deleted_object_is_marked_then_cleaned_up_then_removed() -> None:
     world = ExternalSystem()
     controller = Builders(world)
     async with running_apps(controller, "shop") as client:
+        assert world.applied == [("shop", True)]  # the finalizer is stored before
+        assert await finalizers(client, "shop") == [OURS]
         await controller.apps.delete("shop")
         marked = await document(client.apps, "shop")
         assert marked["metadata"]["deletionTimestamp"]
@@ -90,14 +85,8 @@ async def test_apply_is_not_called_for_an_object_being_deleted() -> None:
     controller = Builders(world)
     async with running(controller) as harness:
         client = app_client(harness)
-        await put(
-            client.apps,
-            "shop",
-            {
-                "metadata": {"finalizers": [THEIRS], "deletionTimestamp": "2026-01-01T00:00:00Z"},
-                "spec": {},
-            },
-        )
+        marked = {"finalizers": [THEIRS], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        await put(client.apps, "shop", {"metadata": marked, "spec": {}})
         await harness.run_until_idle()
 
         assert (world.applied, world.cleaned) == ([], [])

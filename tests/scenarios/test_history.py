@@ -211,6 +211,9 @@ async def test_a_short_failure_leaves_no_record(make: Make, stores: MemoryStores
         assert len(hosted.explain("a").syncs) == len(calls) == 2
         types = [event.type.value for event in stores.events.events]
         assert (types[0], types[-1]) == ("Warning", "Normal")
+        assert "after failures" in stores.events.events[-1].message
+    async with running(make(stores, [])) as hosted:  # which fails, and counts anew
+        await eventually(lambda: hosted.explain("a").failures == 1, every_s=0.001)
 
 
 async def test_a_failure_whose_record_is_deleted_is_forgotten(stores: MemoryStores) -> None:

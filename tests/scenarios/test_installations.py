@@ -54,16 +54,27 @@ async def made_by_01(stores: MemoryStores, owner: str, name: str) -> None:
     await configs(stores).create(f"default/{name}", msgspec.json.encode(document))
 
 
+class System:
+    """A NATS system in which a controller of sites runs."""
+
+    def __init__(self, harness: Harness, controller: Sites) -> None:
+        self.runtime, self.stores = harness.runtime, harness.stores
+        self.sites, self.configs = controller.sites, configs(harness.stores)
+
+
 @asynccontextmanager
-async def running_in_both(
-    production_stores: MemoryStores, staging_stores: MemoryStores, *controllers: Controller
-) -> AsyncIterator[tuple[Harness, Harness]]:
-    production_controller, staging_controller = controllers or (Sites(), Sites())
+async def production_and_staging(
+    production: Sites, staging: Sites
+) -> AsyncIterator[tuple[System, System]]:
+    """Run these controllers in two systems that share a cluster; production has made an object."""
+    stores, other_stores = two_systems()
     async with (
-        running(production_controller, stores=production_stores) as production,
-        running(staging_controller, stores=staging_stores) as staging,
+        running(production, stores=stores) as harness,
+        running(staging, stores=other_stores) as other_harness,
     ):
-        yield production, staging
+        await production.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        yield System(harness, production), System(other_harness, staging)
 
 
 def errors(stores: MemoryStores, key: str) -> list[str]:
@@ -88,50 +99,30 @@ async def test_an_object_carries_the_installation_of_its_primary() -> None:
 
 
 async def test_one_installation_never_collects_the_objects_of_another() -> None:
-    production_stores, staging_stores = two_systems()
-    async with running_in_both(production_stores, staging_stores) as (production, staging):
-        for number in range(8):
-            await production.runtime.controller.sites.put(f"s{number}", site("hi"))  # type: ignore[attr-defined]
-        await production.run_until_idle()
-        before = configs(production_stores).writes
+    async with production_and_staging(Sites(), Sites()) as (production, staging):
+        for number in range(7):
+            await production.sites.put(f"s{number}", site("hi"))
+        await asyncio.sleep(1)
+        before = production.configs.writes
         await asyncio.sleep(LONG)
 
-        assert len(configs(production_stores).keys()) == 8
-        assert configs(production_stores).writes == before
+        assert len(production.configs.keys()) == 8
+        assert production.configs.writes == before
         assert (await staging.runtime.garbage_plan(at_once=True)).orphans == ()
 
 
-async def test_the_deletion_of_a_primary_leaves_the_other_installations_object() -> None:
-    production_stores, staging_stores = two_systems()
-    production_sites, staging_sites = Sites(), Sites()
-    async with running_in_both(
-        production_stores, staging_stores, production_sites, staging_sites
-    ) as (production, _):
-        await production_sites.sites.put("shop", site("hi"))
-        await production.run_until_idle()
-        await staging_sites.sites.put("shop", site("staging"))
-        await asyncio.sleep(60)
-        await staging_sites.sites.delete("shop")
-        await asyncio.sleep(LONG)
-        assert configs(production_stores).document("default/shop-main")["data"] == {"text": "hi"}
-
-
-@pytest.mark.parametrize("options", [{"adopt": True}, {"force": True}])
-async def test_adopt_and_force_do_not_take_an_object_of_another_installation(
+@pytest.mark.parametrize("options", [{}, {"adopt": True}, {"force": True}])
+async def test_a_primary_of_the_same_key_neither_takes_nor_deletes_the_object_of_another(
     options: dict[str, bool],
 ) -> None:
-    production_stores, staging_stores = two_systems()
-    production_sites, staging_sites = Sites(**options), Sites(**options)
-    async with running_in_both(
-        production_stores, staging_stores, production_sites, staging_sites
-    ) as (production, _):
-        await production_sites.sites.put("shop", site("hi"))
-        await production.run_until_idle()
-        await staging_sites.sites.put("shop", site("staging"))
-        before = configs(production_stores).writes
+    async with production_and_staging(Sites(**options), Sites(**options)) as (production, staging):
+        before = production.configs.writes
+        await staging.sites.put("shop", site("staging"))
         await asyncio.sleep(LONG)
-        assert configs(production_stores).writes == before
-        assert configs(production_stores).document("default/shop-main")["data"] == {"text": "hi"}
+        await staging.sites.delete("shop")
+        await asyncio.sleep(LONG)
+        assert production.configs.writes == before
+        assert production.configs.document("default/shop-main")["data"] == {"text": "hi"}
 
 
 async def test_a_handler_cannot_delete_another_installations_object() -> None:
@@ -140,17 +131,11 @@ async def test_a_handler_cannot_delete_another_installations_object() -> None:
             await self.configs.delete("default/shop-main")
             return None
 
-    production_stores, staging_stores = two_systems()
-    production_sites, staging_sites = Sites(), Deleting()
-    async with running_in_both(
-        production_stores, staging_stores, production_sites, staging_sites
-    ) as (production, _):
-        await production_sites.sites.put("shop", site("hi"))
-        await production.run_until_idle()
-        await staging_sites.sites.put("shop", site("hi"))
+    async with production_and_staging(Sites(), Deleting()) as (production, staging):
+        await staging.sites.put("shop", site("hi"))
         await asyncio.sleep(60)
-        assert configs(production_stores).keys() == ["default/shop-main"]
-        assert "of installation" in errors(staging_stores, "shop")[0]
+        assert production.configs.keys() == ["default/shop-main"]
+        assert "of installation" in errors(staging.stores, "shop")[0]
 
 
 # ---- objects without an installation
@@ -176,17 +161,16 @@ async def test_an_object_without_installation_is_adopted_with_one_write() -> Non
 
 
 async def test_the_installation_that_has_the_primary_adopts_the_object() -> None:
-    production_stores, staging_stores = two_systems()
-    await made_by_01(production_stores, "shop", "shop-main")
-    production_sites, staging_sites = Sites(force=True), Sites(force=True)
-    await put_site(production_stores, "shop")
-    await put_site(staging_stores, "bar")
-    async with running_in_both(production_stores, staging_stores, production_sites, staging_sites):
+    production, staging = two_systems()
+    await made_by_01(production, "shop", "shop-main")
+    await put_site(production, "shop")
+    await put_site(staging, "bar")
+    async with (
+        running(Sites(force=True), stores=production),
+        running(Sites(force=True), stores=staging),
+    ):
         await asyncio.sleep(LONG)
-        assert (
-            marks(production_stores)["default/shop-main"]
-            == (await installation(production_stores)).id
-        )
+    assert marks(production)["default/shop-main"] == (await installation(production)).id
 
 
 async def test_an_object_without_installation_and_primary_is_never_collected() -> None:

@@ -16,7 +16,6 @@ from natsctl import (
     InvalidObjectError,
     KubeObject,
     Manifest,
-    NotFoundError,
     Object,
     StoreError,
     UsageError,
@@ -97,12 +96,15 @@ def site(text: str, *names: str) -> Site:
     return Site(spec=SiteSpec(text, names or ("main",)))
 
 
-async def test_a_primary_becomes_objects_labelled_with_their_owner() -> None:
+async def test_a_primary_becomes_objects_labelled_with_their_owner_and_deleted_with_it() -> None:
     async with running(controller := Sites()) as harness:
+        await configs(harness).create("default/theirs", documents.render({"data": {"text": "x"}}))
+        await controller.sites.put("bar", site("hi"))
         await controller.sites.put("shop", site("hi", "a", "b"))
         await harness.run_until_idle()
 
-        assert texts(harness) == {"default/shop-a": "hi", "default/shop-b": "hi"}
+        others = {"default/bar-main": "hi", "default/theirs": "x"}
+        assert texts(harness) == {"default/shop-a": "hi", "default/shop-b": "hi", **others}
         metadata = documents.metadata_of(configs(harness).document("default/shop-a"))
         owner = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
         assert metadata["labels"] == owner
@@ -113,6 +115,9 @@ async def test_a_primary_becomes_objects_labelled_with_their_owner() -> None:
         status = controller.sites.get("shop")
         assert status is not None
         assert status.status["configs"] == 2
+        await controller.sites.delete("shop")
+        await harness.run_until_idle()
+        assert texts(harness) == others
 
 
 async def test_a_field_removed_from_the_manifest_is_removed() -> None:
@@ -134,38 +139,6 @@ async def test_a_field_removed_from_the_manifest_is_removed() -> None:
         await controller.sites.put("shop", site("hi", "b"))
         await harness.run_until_idle()
         assert data(configs(harness), "default/shop") == {"b": "hi", "theirs": "kept"}
-
-
-async def test_an_edit_by_hand_is_reverted() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        await documents.edit(configs(harness), "default/shop-main", data={"text": "edited"})
-        await harness.run_until_idle()
-        assert texts(harness) == {"default/shop-main": "hi"}
-
-
-async def test_lost_owner_labels_are_restored_from_the_annotations() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        await documents.edit(configs(harness), "default/shop-main", metadata={"labels": None})
-        await harness.run_until_idle()
-        labels = documents.metadata_of(configs(harness).document("default/shop-main"))["labels"]
-        assert labels == {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
-
-
-async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
-    async with running(controller := Sites()) as harness:
-        for key in ("old", "new"):
-            await controller.sites.put(key, site("hi"))
-        await harness.run_until_idle()
-        controller.syncs.clear()
-        moved = {"natsctl.io/owner-key": "new"}
-        change = {"labels": moved, "annotations": moved}
-        await documents.edit(configs(harness), "default/old-main", metadata=change)
-        await asyncio.sleep(1)
-        assert {"old", "new"} <= set(controller.syncs)
 
 
 @pytest.mark.parametrize("key", ["a/b=c", "k" * 200, "h.looks-hashed", "with.dots-and_all"])
@@ -281,17 +254,6 @@ async def force(store: MemoryManifestStore, key: str, text: str, manager: str = 
     theirs: documents.Document = {**config(name, text), "apiVersion": "v1", "kind": "ConfigMap"}
     documents.metadata_of(theirs)["namespace"] = namespace
     await store.apply(theirs, manager=manager, uid=uid, force=True)
-
-
-async def test_deleting_a_primary_deletes_only_its_objects() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi", "a", "b"))
-        await controller.sites.put("bar", site("hi"))
-        await configs(harness).create("default/theirs", documents.render({"data": {"text": "x"}}))
-        await harness.run_until_idle()
-        await controller.sites.delete("shop")
-        await harness.run_until_idle()
-        assert texts(harness) == {"default/bar-main": "hi", "default/theirs": "x"}
 
 
 async def test_an_object_without_its_key_label_is_deleted_with_its_owner() -> None:
@@ -436,14 +398,11 @@ async def test_a_manifest_that_its_own_slot_does_not_select_is_refused(selector:
         assert harness.stores.kube.store(CONFIGS).keys() == ["default/shop"]
 
 
-async def test_the_error_about_a_missing_cluster_names_the_slot() -> None:
-    with pytest.raises(UsageError, match=r"Sites\.configs is stored in Kubernetes.*connect_kube"):
-        ControllerRuntime(Sites(), nats=MemoryStores())
-
-
-async def test_a_kubernetes_kind_as_primary_is_refused() -> None:
+async def test_a_primary_in_a_cluster_and_a_missing_cluster_are_refused() -> None:
     with pytest.raises(UsageError, match="primaries are kept in NATS"):
         primary(CONFIGS)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"Sites\.configs is stored in Kubernetes.*connect_kube"):
+        ControllerRuntime(Sites(), nats=MemoryStores())
 
 
 async def test_the_owner_label_names_can_be_configured() -> None:
@@ -459,12 +418,6 @@ async def test_the_owner_label_names_can_be_configured() -> None:
     document = stores.kube.store(CONFIGS).document("default/shop-main")
     labels = documents.metadata_of(document)["labels"]
     assert labels == {"kumori/ownerkind": "Site.sites", "kumori/ownerkey": "shop"}
-
-
-async def test_decompose_secondary_of_an_object_without_an_owner_raises_not_found() -> None:
-    async with running(controller := Sites()):
-        with pytest.raises(NotFoundError, match=r"no owner of kind Site\.sites"):
-            controller.runtime.decompose_secondary({"apiVersion": "v1", "kind": "ConfigMap"})
 
 
 async def test_lists_of_a_cluster_in_trouble_are_repeated_twice_a_minute_at_most() -> None:

@@ -14,7 +14,6 @@ from natsctl import (
     Operator,
     Primary,
     Reference,
-    StoreError,
     UsageError,
     kube,
     primary,
@@ -22,9 +21,7 @@ from natsctl import (
 )
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing import (
-    MemoryCluster,
     MemoryManifestStore,
-    MemoryRecorder,
     MemoryStore,
     MemoryStores,
     running,
@@ -129,6 +126,9 @@ async def test_a_disk_is_created_updated_and_deleted_with_its_object(
     await play.edit("a", lambda document: document["spec"].update(size=2))
     await asyncio.sleep(5)
     assert cloud.disks == {"disk-1": 2}
+    cloud.disks["disk-1"] = 9
+    await asyncio.sleep(65)  # until the next poll
+    assert cloud.disks == {"disk-1": 2}
     await play.primary.delete("a")
     await asyncio.sleep(5)
     assert cloud.disks == {}
@@ -160,14 +160,6 @@ async def test_a_handler_reads_what_its_reconciler_wrote_if_the_watch_lags(cloud
         harness.runtime.enqueue_key("a", Operation.MANUAL)  # before the watch shows the writes
         await asyncio.sleep(10)
     assert set(controller.seen[1:]) == {"disk-1"}
-
-
-async def test_an_external_change_is_reverted_at_the_next_poll(play: Play, cloud: Cloud) -> None:
-    await play.put(size=1)
-    await asyncio.sleep(5)
-    cloud.disks["disk-1"] = 9
-    await asyncio.sleep(65)
-    assert cloud.disks == {"disk-1": 1}
 
 
 async def test_a_converged_object_is_observed_once_a_minute_and_never_written(
@@ -210,48 +202,23 @@ async def test_an_object_fails_while_its_next_creation_waits(cloud: Cloud) -> No
 
 
 async def test_a_paused_object_is_not_reconciled_until_it_is_resumed(
-    play: Play, cloud: Cloud
+    stores: MemoryStores, cloud: Cloud
 ) -> None:
-    await play.put(size=1)
-    await play.annotate(paused="true")
-    await asyncio.sleep(600)
-    assert cloud.created in ([], ["a"])
-    calls = len(cloud.calls)
-    await play.edit("a", lambda document: document["spec"].update(size=2))
-    await asyncio.sleep(600)
-    assert len(cloud.calls) == calls
-    await play.annotate(paused=None)
-    await asyncio.sleep(5)
-    assert list(cloud.disks.values()) == [2]
-
-
-async def test_the_status_shows_a_pause_until_its_end(cloud: Cloud) -> None:
-    stores = MemoryStores()
     play = Play(store=stores.store(DISKS), cloud=cloud)
     async with ran(NatsDisks(cloud, nats=stores)):
         await play.put(size=1)
         await asyncio.sleep(5)
-        synced = [(await play.conditions())["Synced"]]
-        for paused in ("true", None):
-            await play.annotate(paused=paused)
-            await asyncio.sleep(5)
-            synced.append((await play.conditions())["Synced"])
-    assert synced == [SYNCED, ("False", "ReconcilePaused"), SYNCED]
-
-
-async def test_reconciliation_continues_after_an_outage_of_the_store(
-    play: Play, cloud: Cloud
-) -> None:
-    await play.put(size=1)
-    await asyncio.sleep(5)
-    assert isinstance(play.store, MemoryStore)
-    play.store.fail(StoreError("away"))
-    await asyncio.sleep(600)
-    play.store.fail(None)
-    await play.edit("a", lambda document: document["spec"].update(size=2))
-    await asyncio.sleep(30)
-    assert cloud.disks == {"disk-1": 2}
-    assert cloud.created == ["a"]
+        await play.annotate(paused="true")
+        await asyncio.sleep(5)
+        calls = len(cloud.calls)
+        await play.edit("a", lambda document: document["spec"].update(size=2))
+        await asyncio.sleep(600)
+        assert len(cloud.calls) == calls
+        assert (await play.conditions())["Synced"] == ("False", "ReconcilePaused")
+        await play.annotate(paused=None)
+        await asyncio.sleep(5)
+        assert cloud.disks == {"disk-1": 2}
+        assert (await play.conditions())["Synced"] == SYNCED
 
 
 async def test_disks_of_objects_deleted_while_no_process_ran_are_deleted_at_the_start(
@@ -288,184 +255,178 @@ async def test_an_invalid_object_is_not_reconciled_until_it_is_valid(
         assert cloud.disks == {"disk-1": 3}
 
 
-class TestManagedController:
-    async def test_the_last_state_of_a_deleted_object_is_kept_until_it_is_cleaned_up(
-        self, cloud: Cloud
-    ) -> None:
-        primaries: list[Primary[Disk]] = []
+# ---- a managed controller
 
-        class Watched(NatsDisks):
-            def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
-                primaries.append(managed)
-                return super().reconciler(managed)
 
-        stores = MemoryStores()
-        play = Play(store=stores.store(DISKS), cloud=cloud)
-        async with ran(Watched(cloud, nats=stores)):
-            await play.put(size=1)
-            await asyncio.sleep(5)
-            cloud.failures["delete"] = OSError("no")
-            await play.store.delete("a")
-            await asyncio.sleep(5)
-            noted = primaries[0].queue.noted("a")
-            assert noted is not None
-            assert noted.last is not None
-            cloud.failures.clear()
-            await asyncio.sleep(60)
-            await play.put("b", size=1)
-            await asyncio.sleep(5)
-            await play.primary.delete("b")
-            await asyncio.sleep(5)
-            assert primaries[0].queue.works == {}
+async def test_the_last_state_of_a_deleted_object_is_kept_until_it_is_cleaned_up(
+    cloud: Cloud,
+) -> None:
+    primaries: list[Primary[Disk]] = []
 
-    async def test_start_is_called_before_and_clean_after_the_reconciliations(
-        self, cloud: Cloud
-    ) -> None:
-        controller = NatsDisks(cloud, nats=MemoryStores())
-        async with ran(controller):
-            assert (controller.started, controller.cleaned) == (1, 0)
-        assert (controller.started, controller.cleaned) == (1, 1)
+    class Watched(NatsDisks):
+        def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+            primaries.append(managed)
+            return super().reconciler(managed)
 
-    async def test_a_stop_waits_for_running_reconciliations(self, cloud: Cloud) -> None:
-        cloud.takes_s["create"] = 10.0
-        stores = MemoryStores()
-        play = Play(store=stores.store(DISKS), cloud=cloud)
-        async with ran(NatsDisks(cloud, nats=stores)):
-            await play.put(size=1)
-            await asyncio.sleep(5)
-        assert cloud.created == ["a"]
-        assert "external-create-succeeded" in await play.annotations()
-
-    async def test_enqueue_key_reconciles_an_object_at_once(self, cloud: Cloud) -> None:
-        stores = MemoryStores()
-        play = Play(store=stores.store(DISKS), cloud=cloud)
-        controller = NatsDisks(cloud, nats=stores)
-        async with ran(controller):
-            await play.put(size=1)
-            await asyncio.sleep(5)
-            cloud.disks["disk-1"] = 9
-            controller.enqueue_key("a")
-            await asyncio.sleep(1)
-            assert cloud.disks == {"disk-1": 1}
-
-    async def test_the_error_names_the_missing_connection(self, cloud: Cloud) -> None:
-        with pytest.raises(UsageError, match="NATS, but no connection"):
-            await NatsDisks(cloud).run()
-        with pytest.raises(UsageError, match="Kubernetes, but no cluster"):
-            await ClusterDisks(cloud, nats=MemoryStores()).run()
-
-    async def test_a_retry_policy_can_stop_the_controller(self, cloud: Cloud) -> None:
-        class Short(NatsDisks):
-            retry = retry_up_to(2)  # type: ignore[assignment]
-
-        stores = MemoryStores()
-        cloud.failures["observe"] = ValueError("no")
-        controller = Short(cloud, nats=stores)
-        task = asyncio.create_task(controller.run())
-        await Play(store=stores.store(DISKS)).put(size=1)
-        await task
-        assert cloud.calls == ["observe"] * 3
-
-    async def test_an_operator_can_run_several_managed_controllers(self, cloud: Cloud) -> None:
-        stores = MemoryStores()
-        controllers = [NatsDisks(cloud), ClusterDisks(cloud)]
-        operator = Operator(controllers, nats=stores, kube=stores.kube)  # type: ignore[arg-type]
-        task = asyncio.create_task(operator.run())
-        await operator.synced.wait()
-        await Play(store=stores.store(DISKS)).put(size=1)
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    async with ran(Watched(cloud, nats=stores)):
+        await play.put(size=1)
         await asyncio.sleep(5)
-        operator.stop()
-        await task
-        assert cloud.created == ["a"]
-
-
-class TestClusters:
-    @pytest.fixture
-    async def store(self, cloud: Cloud) -> AsyncIterator[MemoryManifestStore]:
-        self.events = MemoryRecorder()
-        cluster = MemoryCluster(self.events)
-        async with ran(ClusterDisks(cloud, kube=cluster)):
-            yield cluster.store(CLUSTER_DISKS)
-
-    async def test_a_disk_is_created_and_deleted_with_a_custom_resource(
-        self, store: MemoryManifestStore, cloud: Cloud
-    ) -> None:
-        value = {"spec": {"size": 1}, "metadata": {"labels": {"mine": "1"}}}
-        await store.create("shop/a", json.dumps(value).encode())
+        cloud.failures["delete"] = OSError("no")
+        await play.store.delete("a")
         await asyncio.sleep(5)
-        assert cloud.disks == {"disk-1": 1}
-        document: dict[str, Any] = store.document("shop/a")
-        assert document["metadata"]["labels"] == {"mine": "1"}
-        assert document["status"]["observedGeneration"] == 1
-        await store.delete("shop/a")
-        await asyncio.sleep(5)
-        assert cloud.disks == {}
-        assert store.keys() == []
-
-    @pytest.mark.parametrize("deleted", [True, False])
-    @pytest.mark.parametrize("held", [True, False])
-    async def test_a_custom_resource_that_is_replaced_as_a_whole_keeps_its_disk(
-        self, store: MemoryManifestStore, cloud: Cloud, *, held: bool, deleted: bool
-    ) -> None:
-        """Whoever replaces it drops the only link to the disk, and perhaps the finalizer."""
-        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
-        await asyncio.sleep(5)
-        whole = {"spec": {"size": 2}, "metadata": {"finalizers": HELD if held else []}}
-        revision = (await store.get("shop/a")).revision
-        await store.update("shop/a", json.dumps(whole).encode(), revision=revision)
-        if deleted:
-            await store.delete("shop/a")
-        await asyncio.sleep(5)
-        assert cloud.disks == ({} if deleted else {"disk-1": 2})
-        assert cloud.created == ["shop/a"]
-        assert store.keys() == ([] if deleted else ["shop/a"])
-
-    async def test_whoever_removes_an_unknown_intent_says_that_nothing_was_created(
-        self, store: MemoryManifestStore, cloud: Cloud
-    ) -> None:
-        cloud.failures["create"] = TimeoutError("the cloud did not respond")
-        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
-        await asyncio.sleep(5)
+        noted = primaries[0].queue.noted("a")
+        assert noted is not None
+        assert noted.last is not None
         cloud.failures.clear()
-        stored = await store.get("shop/a")
-        document = json.loads(stored.value)
-        del document["metadata"]["annotations"]
-        await store.update("shop/a", json.dumps(document).encode(), revision=stored.revision)
-        await asyncio.sleep(100)
+        await asyncio.sleep(60)
+        await play.put("b", size=1)
+        await asyncio.sleep(5)
+        await play.primary.delete("b")
+        await asyncio.sleep(5)
+        assert primaries[0].queue.works == {}
+
+
+async def test_a_stop_waits_for_running_reconciliations_and_then_calls_clean(cloud: Cloud) -> None:
+    cloud.takes_s["create"] = 10.0
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    controller = NatsDisks(cloud, nats=stores)
+    async with ran(controller):
+        await play.put(size=1)
+        await asyncio.sleep(5)
+        assert (controller.started, controller.cleaned, cloud.created) == (1, 0, [])
+    assert (controller.started, controller.cleaned, cloud.created) == (1, 1, ["a"])
+    assert "external-create-succeeded" in await play.annotations()
+
+
+async def test_enqueue_key_reconciles_an_object_at_once(cloud: Cloud) -> None:
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    controller = NatsDisks(cloud, nats=stores)
+    async with ran(controller):
+        await play.put(size=1)
+        await asyncio.sleep(5)
+        cloud.disks["disk-1"] = 9
+        controller.enqueue_key("a")
+        await asyncio.sleep(1)
         assert cloud.disks == {"disk-1": 1}
 
-    async def test_a_disk_stays_if_somebody_lets_go_of_its_deleted_custom_resource(
-        self, store: MemoryManifestStore, cloud: Cloud
-    ) -> None:
-        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
-        await asyncio.sleep(5)
-        cloud.failures["delete"] = ValueError("it's in use")
+
+async def test_the_error_names_the_missing_connection(cloud: Cloud) -> None:
+    with pytest.raises(UsageError, match="NATS, but no connection"):
+        await NatsDisks(cloud).run()
+    with pytest.raises(UsageError, match="Kubernetes, but no cluster"):
+        await ClusterDisks(cloud, nats=MemoryStores()).run()
+
+
+async def test_a_retry_policy_can_stop_the_controller(cloud: Cloud) -> None:
+    class Short(NatsDisks):
+        retry = retry_up_to(2)  # type: ignore[assignment]
+
+    stores = MemoryStores()
+    cloud.failures["observe"] = ValueError("no")
+    controller = Short(cloud, nats=stores)
+    task = asyncio.create_task(controller.run())
+    await Play(store=stores.store(DISKS)).put(size=1)
+    await task
+    assert cloud.calls == ["observe"] * 3
+
+
+async def test_an_operator_can_run_several_managed_controllers(cloud: Cloud) -> None:
+    stores = MemoryStores()
+    controllers = [NatsDisks(cloud), ClusterDisks(cloud)]
+    operator = Operator(controllers, nats=stores, kube=stores.kube)  # type: ignore[arg-type]
+    task = asyncio.create_task(operator.run())
+    await operator.synced.wait()
+    await Play(store=stores.store(DISKS)).put(size=1)
+    await asyncio.sleep(5)
+    operator.stop()
+    await task
+    assert cloud.created == ["a"]
+
+
+# ---- custom resources
+
+
+@pytest.fixture
+async def store(stores: MemoryStores, cloud: Cloud) -> AsyncIterator[MemoryManifestStore]:
+    async with ran(ClusterDisks(cloud, kube=stores.kube)):
+        yield stores.kube.store(CLUSTER_DISKS)
+
+
+async def test_a_disk_is_created_and_deleted_with_a_custom_resource(
+    stores: MemoryStores, store: MemoryManifestStore, cloud: Cloud
+) -> None:
+    value = {"spec": {"size": 1}, "metadata": {"labels": {"mine": "1"}}}
+    await store.create("shop/a", json.dumps(value).encode())
+    await asyncio.sleep(5)
+    assert cloud.disks == {"disk-1": 1}
+    document: dict[str, Any] = store.document("shop/a")
+    assert document["metadata"]["labels"] == {"mine": "1"}
+    assert document["status"]["observedGeneration"] == 1
+    event, synced = stores.events.events
+    assert (event.reason, synced.reason) == ("CreatedExternalResource", "Synced")
+    (about,) = event.regarding
+    assert isinstance(about, Reference)
+    assert (about.kind, about.namespace, about.name) == ("Disk", "shop", "a")
+    writes, calls = store.writes, len(cloud.calls)
+    await asyncio.sleep(300)  # nothing is written after convergence
+    assert (store.writes, cloud.calls[calls:]) == (writes, ["observe"] * 5)
+    await store.delete("shop/a")
+    await asyncio.sleep(5)
+    assert cloud.disks == {}
+    assert store.keys() == []
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_custom_resource_that_is_replaced_as_a_whole_keeps_its_disk(
+    store: MemoryManifestStore, cloud: Cloud, *, held: bool, deleted: bool
+) -> None:
+    """Whoever replaces it drops the only link to the disk, and perhaps the finalizer."""
+    await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+    await asyncio.sleep(5)
+    whole = {"spec": {"size": 2}, "metadata": {"finalizers": HELD if held else []}}
+    revision = (await store.get("shop/a")).revision
+    await store.update("shop/a", json.dumps(whole).encode(), revision=revision)
+    if deleted:
         await store.delete("shop/a")
-        await asyncio.sleep(5)
-        stored = await store.get("shop/a")
-        document = json.loads(stored.value)
-        document["metadata"]["finalizers"] = []
-        await store.update("shop/a", json.dumps(document).encode(), revision=stored.revision)
-        assert store.keys() == []
-        cloud.failures.clear()
-        await asyncio.sleep(100)
-        assert cloud.disks == {"disk-1": 1}
+    await asyncio.sleep(5)
+    assert cloud.disks == ({} if deleted else {"disk-1": 2})
+    assert cloud.created == ["shop/a"]
+    assert store.keys() == ([] if deleted else ["shop/a"])
 
-    async def test_events_refer_to_the_custom_resource(self, store: MemoryManifestStore) -> None:
-        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
-        await asyncio.sleep(5)
-        event, synced = self.events.events
-        assert (event.reason, synced.reason) == ("CreatedExternalResource", "Synced")
-        (about,) = event.regarding
-        assert isinstance(about, Reference)
-        assert (about.kind, about.namespace, about.name) == ("Disk", "shop", "a")
 
-    async def test_a_converged_custom_resource_is_never_written(
-        self, store: MemoryManifestStore, cloud: Cloud
-    ) -> None:
-        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
-        await asyncio.sleep(5)
-        writes, calls = store.writes, len(cloud.calls)
-        await asyncio.sleep(300)
-        assert store.writes == writes
-        assert cloud.calls[calls:] == ["observe"] * 5
+async def test_whoever_removes_an_unknown_intent_says_that_nothing_was_created(
+    store: MemoryManifestStore, cloud: Cloud
+) -> None:
+    cloud.failures["create"] = TimeoutError("the cloud did not respond")
+    await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+    await asyncio.sleep(5)
+    cloud.failures.clear()
+    stored = await store.get("shop/a")
+    document = json.loads(stored.value)
+    del document["metadata"]["annotations"]
+    await store.update("shop/a", json.dumps(document).encode(), revision=stored.revision)
+    await asyncio.sleep(100)
+    assert cloud.disks == {"disk-1": 1}
+
+
+async def test_a_disk_stays_if_somebody_lets_go_of_its_deleted_custom_resource(
+    store: MemoryManifestStore, cloud: Cloud
+) -> None:
+    await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+    await asyncio.sleep(5)
+    cloud.failures["delete"] = ValueError("it's in use")
+    await store.delete("shop/a")
+    await asyncio.sleep(5)
+    stored = await store.get("shop/a")
+    document = json.loads(stored.value)
+    document["metadata"]["finalizers"] = []
+    await store.update("shop/a", json.dumps(document).encode(), revision=stored.revision)
+    assert store.keys() == []
+    cloud.failures.clear()
+    await asyncio.sleep(100)
+    assert cloud.disks == {"disk-1": 1}

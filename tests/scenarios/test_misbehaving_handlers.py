@@ -314,9 +314,6 @@ async def test_a_handler_that_ignores_a_stop_is_logged_with_key_and_line(
     assert "the line that is logged" in stopped[0]
 
 
-# ---- the same error again and again
-
-
 # ---- functions that block
 
 

@@ -71,31 +71,33 @@ def stores() -> MemoryStores:
     return stores
 
 
-async def test_a_controller_works_on_its_other_kinds_without_an_optional_one(
-    stores: MemoryStores,
+async def test_a_controller_works_without_an_optional_kind_until_that_appears(
+    stores: MemoryStores, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     async with running(controller := Apps(), stores=stores) as harness:
-        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        for key in ("blog", "shop"):
+            await controller.apps.put(key, App(spec=AppSpec(80)))
         await harness.run_until_idle()
-        assert stores.kube.store(CONFIGS).keys() == ["default/shop"]
+        assert stores.kube.store(CONFIGS).keys() == ["default/blog", "default/shop"]
         assert not controller.monitors.available
         assert controller.monitors.owned("shop") == {}
-        assert harness.runtime.host.failure is None
-
-
-async def test_every_primary_is_synced_when_the_optional_kind_appears(
-    stores: MemoryStores,
-) -> None:
-    async with running(controller := Apps(), stores=stores) as harness:
-        await controller.apps.put("blog", App(spec=AppSpec(80)))
-        await controller.apps.put("shop", App(spec=AppSpec(81)))
-        await harness.run_until_idle()
+        status = harness.runtime.status()
+        assert (status.missing_kinds, status.failure) == (["Monitor.monitoring.test"], "")
+        await asyncio.sleep(300)
+        assert harness.runtime.status().watch_restarts == status.watch_restarts
         add_kind(stores)
         await asyncio.sleep(LONGEST_WAIT_S)
         await harness.run_until_idle()
         assert controller.monitors.available
         assert stores.kube.store(MONITORS).keys() == ["default/blog", "default/shop"]
         assert controller.synced == ["blog", "shop", "blog", "shop"]
+        assert harness.runtime.status().missing_kinds == []
+    kinds = [message for message in caplog.messages if message.startswith("optional kind")]
+    assert [message.split(" kind=")[0] for message in kinds] == [
+        "optional kind does not exist yet",
+        "optional kind exists now",
+    ]
 
 
 async def test_a_controller_continues_without_an_optional_kind_that_disappears(
@@ -112,26 +114,6 @@ async def test_a_controller_continues_without_an_optional_kind_that_disappears(
         document = stores.kube.store(CONFIGS).document("default/shop")
         assert document["data"] == {"port": "81"}
         assert harness.runtime.status().failing == {}
-
-
-async def test_the_status_names_a_missing_optional_kind_that_is_logged_once(
-    stores: MemoryStores, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with running(Apps(), stores=stores) as harness:
-        assert harness.runtime.status().missing_kinds == ["Monitor.monitoring.test"]
-        restarts = harness.runtime.status().watch_restarts
-        await asyncio.sleep(600)
-        assert harness.runtime.status().watch_restarts == restarts
-        add_kind(stores)
-        await asyncio.sleep(LONGEST_WAIT_S)
-        await harness.run_until_idle()
-        assert harness.runtime.status().missing_kinds == []
-    kinds = [message for message in caplog.messages if message.startswith("optional kind")]
-    assert [message.split(" kind=")[0] for message in kinds] == [
-        "optional kind does not exist yet",
-        "optional kind exists now",
-    ]
 
 
 async def test_a_controller_waits_for_a_kind_that_is_not_optional() -> None:

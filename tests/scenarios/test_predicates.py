@@ -1,5 +1,7 @@
 """A slot decides which changes of its secondaries enqueue their owner."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -33,23 +35,30 @@ SERVICES: KubeKind[Manifest] = kube("v1", "Service", namespace="default")
 KEY = "default/shop"
 
 
-def controller_of(wake_on: Any = "any", predicate: Any = None) -> Any:
+@asynccontextmanager
+async def synced(
+    wake_on: Any = "any", predicate: Any = None
+) -> AsyncIterator[tuple[Harness, list[str]]]:
+    """Run a controller that has made a service, and yield its further syncs."""
+
     class Apps(Controller):
         apps = primary(APPS)
         services = secondary(SERVICES, wake_on=wake_on, predicate=predicate)
 
-        def __init__(self) -> None:
-            self.synced = 0
-
         async def sync_handler(self, key: str) -> float | None:
-            self.synced += 1
+            syncs.append(key)
             app = self.apps.get(key)
             if app is not None:
                 spec = {"ports": [{"port": app.spec.port}]}
                 await self.services.apply({"metadata": {"name": key}, "spec": spec}, force=True)
             return None
 
-    return Apps()
+    syncs: list[str] = []
+    async with running(controller := Apps()) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        syncs.clear()
+        yield harness, syncs
 
 
 async def change_status(harness: Harness) -> None:
@@ -65,40 +74,31 @@ async def change_spec(harness: Harness) -> None:
     await harness.run_until_idle()
 
 
-@pytest.mark.parametrize(("wake_on", "syncs"), [("any", 1), ("spec", 0)])
+@pytest.mark.parametrize(("wake_on", "count"), [("any", 1), ("spec", 0)])
 async def test_a_status_change_enqueues_the_owner_unless_wake_on_is_spec(
-    wake_on: str, syncs: int
+    wake_on: str, count: int
 ) -> None:
-    async with running(controller := controller_of(wake_on)) as harness:
-        await controller.apps.put("shop", App(spec=AppSpec(80)))
-        await harness.run_until_idle()
-        before = controller.synced
+    async with synced(wake_on) as (harness, syncs):
         await change_status(harness)
-        assert controller.synced - before == syncs
+        assert syncs == ["shop"] * count
 
 
 async def test_a_predicate_decides_which_changes_enqueue_the_owner() -> None:
-    async with running(controller := controller_of(predicate=lambda change: not change.after)) as h:
-        await controller.apps.put("shop", App(spec=AppSpec(80)))
-        await h.run_until_idle()
-        before = controller.synced
-        await change_spec(h)
-        assert controller.synced == before
-        await h.stores.kube.store(SERVICES).delete(KEY)
-        await h.run_until_idle()
-        assert controller.synced == before + 1
+    async with synced(predicate=lambda change: not change.after) as (harness, syncs):
+        await change_spec(harness)
+        assert syncs == []
+        await harness.stores.kube.store(SERVICES).delete(KEY)
+        await harness.run_until_idle()
+        assert syncs == ["shop"]
 
 
 async def test_a_predicate_that_raises_enqueues_the_owner(caplog: pytest.LogCaptureFixture) -> None:
     def fail(change: Change[Any]) -> bool:
         raise LookupError(change.key)
 
-    async with running(controller := controller_of(predicate=fail)) as harness:
-        await controller.apps.put("shop", App(spec=AppSpec(80)))
-        await harness.run_until_idle()
-        before = controller.synced
+    async with synced(predicate=fail) as (harness, syncs):
         await change_status(harness)
-        assert controller.synced == before + 1
+        assert syncs == ["shop"]
         assert f"a predicate failed; enqueuing the owner kind=Service key={KEY}" in caplog.text
 
 
@@ -109,9 +109,7 @@ async def test_a_change_must_pass_wake_on_and_the_predicate() -> None:
         checked.append(change.key)
         return False
 
-    async with running(controller := controller_of("spec", never)) as harness:
-        await controller.apps.put("shop", App(spec=AppSpec(80)))
-        await harness.run_until_idle()
+    async with synced("spec", never) as (harness, _):
         checked.clear()
         await change_status(harness)
         assert checked == []

@@ -1,4 +1,4 @@
-"""A key whose sync kills processes is quarantined, and the history of syncs survives a restart."""
+"""A key whose sync kills processes is quarantined, also over restarts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -12,7 +12,7 @@ from natsctl.core.pauses import PausedKeys, Pausing
 from natsctl.core.quarantine import SLOT, ClaimedKeys
 from natsctl.core.workqueue import WorkQueue
 from natsctl.model.store import Stored
-from natsctl.testing import Harness, MemoryStore, MemoryStores, running
+from natsctl.testing import Harness, MemoryStore, running
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
 from tests.support.controllers.quarantined_apps import (
     PAUSES,
@@ -31,102 +31,48 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-async def died(directory: Path, stores: MemoryStores, times: int) -> None:
-    for _ in range(times):
+@asynccontextmanager
+async def after_three_deaths(directory: Path) -> AsyncIterator[Harness]:
+    """Run the controller until it is idle, after processes died while they held the key shop."""
+    stores = await prepared()
+    for _ in range(2):
         die(directory, "shop")
         async with running(Stuck(), stores=stores) as harness:
             await harness.run_for(1)
-
-
-@asynccontextmanager
-async def after_deaths(directory: Path, times: int) -> AsyncIterator[Harness]:
-    """Run the controller until it is idle, after processes died while they held the key shop."""
-    stores = await prepared()
-    await died(directory, stores, times - 1)
     die(directory, "shop")
     async with running(Apps(), stores=stores) as harness:
         await harness.run_until_idle()
         yield harness
 
 
-async def test_a_key_is_quarantined_after_three_deaths_and_others_are_synced(
+async def test_a_key_is_quarantined_after_three_deaths_over_a_restart_and_others_are_synced(
     directory: Path,
 ) -> None:
-    async with after_deaths(directory, 3) as harness:
+    async with after_three_deaths(directory) as harness:
         assert syncs_of(harness) == ["market"]
         assert list(harness.runtime.status().quarantined) == ["shop"]
         assert harness.runtime.explain("shop").quarantined.startswith("3 processes died")
         assert app_client(harness).reasons("shop")[-1] == "Quarantined"
         assert len(harness.runtime.measures().health.quarantined) == 1
-
-
-async def test_a_quarantine_survives_a_restart(directory: Path) -> None:
-    stores = await prepared()
-    await died(directory, stores, 2)
-    die(directory, "shop")
-    for _ in range(2):
-        async with running(Apps(), stores=stores) as harness:
-            await harness.run_until_idle()
-            assert syncs_of(harness) == ["market"]
-
-
-async def test_a_changed_key_is_synced_and_its_deaths_are_forgotten(directory: Path) -> None:
-    async with after_deaths(directory, 3) as harness:
-        await edit(harness.stores.store(APPS), "shop", "spec", "text", to="new")
+    async with running(Apps(), stores=harness.stores) as harness:
         await harness.run_until_idle()
-        assert syncs_of(harness) == ["market", "shop"]
-        await harness.run_for(1)
-        assert await deaths(harness.stores) == []
+        assert syncs_of(harness) == ["market"]
 
 
-async def test_a_person_can_request_the_sync_of_a_quarantined_key(directory: Path) -> None:
-    async with after_deaths(directory, 3) as harness:
-        harness.runtime.resync("shop")
+@pytest.mark.parametrize("requested", [False, True])
+async def test_a_key_that_changed_or_that_a_person_requests_is_synced_and_its_deaths_forgotten(
+    directory: Path, *, requested: bool
+) -> None:
+    async with after_three_deaths(directory) as harness:
+        if requested:
+            harness.runtime.resync("shop")
+        else:
+            await edit(harness.stores.store(APPS), "shop", "spec", "text", to="new")
         await harness.run_until_idle()
         assert syncs_of(harness) == ["market", "shop"]
         assert harness.runtime.status().quarantined == {}
-
-
-async def test_a_failing_key_keeps_its_count_of_failures_after_a_restart() -> None:
-    class Failing(Apps):
-        async def sync_handler(self, key: str) -> float | None:
-            await super().sync_handler(key)
-            raise RuntimeError("broken")
-
-    stores = MemoryStores()
-    async with running(Failing(), stores=stores) as harness:
-        await app_client(harness).app("shop")
-        await harness.run_until(lambda: harness.runtime.explain("shop").failures == 12)
-    async with running(Failing(), stores=stores) as harness:
         await harness.run_for(1)
-        explanation = harness.runtime.explain("shop")
-        assert explanation.failures == 13
-        assert explanation.queued is not None
-        assert explanation.queued.s > 15  # 5 ms doubled twelve times, less the second
-
-
-async def test_a_key_that_recovered_starts_to_count_again() -> None:
-    class Recovering(Apps):
-        broken = True
-
-        async def sync_handler(self, key: str) -> float | None:
-            self.syncs.append(key)
-            if self.broken:
-                raise RuntimeError("broken")
-            return None
-
-    stores, controller = MemoryStores(), Recovering()
-    async with running(controller, stores=stores) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await harness.run_until(lambda: harness.runtime.explain("shop").failures == 5)
-        controller.broken = False
-        await harness.run_until_idle()
-        assert client.events("shop")[-1] == (
-            *("Synced", '"shop" synced successfully (after failures)'),
-        )
-    async with running(Recovering(), stores=stores) as harness:
-        await harness.run_until(lambda: harness.runtime.explain("shop").failures == 1)
+        assert await deaths(harness.stores) == []
 
 
 class Watched(Apps):
@@ -280,10 +226,6 @@ async def test_a_key_leaves_the_record_if_a_suspect_began_while_it_was_written()
 # ---- the files of claimed keys
 
 
-def left(directory: Path, loop: str = "apps.0") -> list[tuple[tuple[str, ...], bool]]:
-    return [(found.keys, found.alone) for found in ClaimedKeys(directory).left_behind(loop)]
-
-
 @pytest.mark.parametrize("directory", [None, Path("/dev/null/state")])
 def test_without_a_directory_on_disk_there_is_no_file(directory: Path | None) -> None:
     claims = ClaimedKeys(directory)
@@ -300,7 +242,7 @@ def test_without_a_directory_on_disk_there_is_no_file(directory: Path | None) ->
 )
 def test_a_damaged_file_has_no_keys(directory: Path, content: bytes) -> None:
     (directory / "apps.0.7-a.held").write_bytes(content)
-    assert left(directory) == []
+    assert ClaimedKeys(directory).left_behind("apps.0") == []
     assert list(directory.iterdir()) == []
 
 

@@ -12,7 +12,6 @@ from natsctl import (
     Controller,
     InvalidKeyError,
     InvalidObjectError,
-    Kind,
     Object,
     PermissionDeniedError,
     UsageError,
@@ -20,10 +19,8 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.testing import Harness, MemoryStore, MemoryStores, running
-from tests.support.controllers.app_controller import (
-    APPS,
-)
+from natsctl.testing import Harness, MemoryStore, running
+from tests.support.controllers.app_controller import APPS
 from tests.support.stores.documents import put
 
 
@@ -94,25 +91,18 @@ def buckets(harness: Harness) -> MemoryStore:
     return harness.stores.store(LIMITS)
 
 
-async def test_a_change_of_a_read_object_syncs_the_key() -> None:
-    readers = Readers(limit_called("eu"))
-    async with running(readers) as harness:
-        await put(buckets(harness), "eu", limits(1))
-        await app(harness, "shop")
-        await put(buckets(harness), "eu", limits(2))
-        await harness.run_until_idle()
-        assert readers.seen == [("shop", 1), ("shop", 2)]
-
-
-async def test_the_creation_of_an_object_that_was_read_as_missing_syncs_the_key() -> None:
+async def test_a_creation_a_change_and_a_deletion_of_a_read_object_sync_the_key() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await app(harness, "shop")
-        await put(buckets(harness), "eu", limits(1))
-        await harness.run_until_idle()
+        for limit in (1, 2):
+            await put(buckets(harness), "eu", limits(limit))
+            await harness.run_until_idle()
         await buckets(harness).delete("eu")
         await harness.run_until_idle()
-        assert [content for _, content in readers.seen] == [None, 1, None]
+        assert [content for _, content in readers.seen] == [None, 1, 2, None]
+        assert buckets(harness).watches == 1
+    assert buckets(harness).watches == 0
 
 
 async def test_all_keys_that_read_an_object_share_one_watch_and_are_synced() -> None:
@@ -235,19 +225,25 @@ async def test_reading_an_object_that_was_never_valid_raises_invalid_object() ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "key"),
-    [(LIMITS, "e*"), (LIMITS, "eu.>"), (LIMITS, ""), (SECRETS, "other/one"), (SECRETS, "one")],
+    ("attempt", "error"),
+    [
+        (lambda reads: reads.get(LIMITS, "e*"), InvalidKeyError),
+        (lambda reads: reads.get(LIMITS, "eu.>"), InvalidKeyError),
+        (lambda reads: reads.get(LIMITS, ""), InvalidKeyError),
+        (lambda reads: reads.get(SECRETS, "other/one"), InvalidKeyError),
+        (lambda reads: reads.get(SECRETS, "one"), InvalidKeyError),
+        (lambda reads: reads.list(kv(LimitsSpec, bucket="plain"), labels="a=b"), UsageError),
+    ],
 )
-async def test_an_illegal_key_or_namespace_is_refused(kind: Kind[Any], key: str) -> None:
-    readers = Readers()
-
+async def test_an_illegal_read_is_refused(
+    attempt: Callable[[Any], Awaitable[object]], error: type[Exception]
+) -> None:
     async def read(self: Readers, _key: str) -> object:
-        try:
-            return await self.reads.get(kind, key)
-        except InvalidKeyError:
-            return "refused"
+        with pytest.raises(error):
+            await attempt(self.reads)
+        return "refused"
 
-    readers.read = read
+    readers = Readers(read)
     async with running(readers) as harness:
         await app(harness, "shop")
         assert readers.last("shop") == "refused"
@@ -259,28 +255,6 @@ async def test_a_read_outside_a_sync_is_refused() -> None:
     async with running(readers):
         with pytest.raises(UsageError, match="within a sync"):
             await readers.reads.get(LIMITS, "eu")
-
-
-async def test_a_label_selector_is_refused_for_a_kind_without_labels() -> None:
-    readers = Readers()
-
-    async def read(self: Readers, _key: str) -> object:
-        with pytest.raises(UsageError, match="labels"):
-            await self.reads.list(kv(LimitsSpec, bucket="plain"), labels="a=b")
-        return "refused"
-
-    readers.read = read
-    async with running(readers) as harness:
-        await app(harness, "shop")
-        assert readers.last("shop") == "refused"
-
-
-async def test_no_watch_is_left_after_the_stop() -> None:
-    stores = MemoryStores()
-    async with running(Readers(limit_called("eu")), stores=stores) as harness:
-        await app(harness, "shop")
-        assert stores.store(LIMITS).watches == 1
-    assert stores.store(LIMITS).watches == 0
 
 
 async def test_a_key_assigned_to_another_process_leaves_no_watch() -> None:

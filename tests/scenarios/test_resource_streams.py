@@ -1,6 +1,9 @@
 """A stream has every object, one sync and then changes; a key has one event at a time."""
 
 import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
 
 from natsctl.resource import EventKind
 from natsctl.testing import VirtualTimeLoop
@@ -156,21 +159,18 @@ async def test_several_tasks_can_read_one_stream() -> None:
         await asyncio.wait(readers)
 
 
-async def test_a_resource_has_no_watch_before_its_first_stream() -> None:
-    async with resource_harness("a") as harness:
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_resource_has_no_watch_before_its_first_stream_or_store_call(
+    *, streams: bool
+) -> None:
+    async with resource_harness("a") as harness, AsyncExitStack() as stack:
         stream = harness.resource.events()
         await asyncio.sleep(60)
         assert harness.store.watches == 0
-        async with stream as events:
-            await synced(events)
-            assert harness.store.watches == 1
-
-
-async def test_a_resource_has_no_watch_before_the_first_store_call() -> None:
-    async with resource_harness("a") as harness:
-        await asyncio.sleep(60)
-        assert harness.store.watches == 0
-        await harness.resource.store()
+        if streams:
+            await synced(await stack.enter_async_context(stream))
+        else:
+            await harness.resource.store()
         assert harness.store.watches == 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from natsctl import Change, Controller, UsageError, kv, primary, secondary, tertiary
+from natsctl import Change, Controller, NotFoundError, kv, primary, secondary, tertiary
 from natsctl.testing import running
 from tests.support.controllers.app_controller import (
     PARTS,
@@ -14,7 +14,6 @@ from tests.support.controllers.app_controller import (
     Part,
     PartSpec,
     SlowStores,
-    app_client,
     document,
     edit,
     running_apps,
@@ -31,17 +30,13 @@ async def test_a_primary_gets_its_secondaries_a_status_and_an_event() -> None:
         await client.idle()
 
         assert await client.texts() == {"shop.a": "hello", "shop.b": "hello"}
-        assert (await document(client.apps, "shop"))["status"] == {"parts": 2}
-        assert client.events("shop") == [("Synced", '"shop" synced successfully (created)')]
-
-
-async def test_a_secondary_names_its_owner() -> None:
-    async with running_apps(Apps(), "shop") as client:
-        metadata = (await document(client.parts, "shop.main"))["metadata"]
+        metadata = (await document(client.parts, "shop.a"))["metadata"]
         owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"}
         assert (metadata["labels"], metadata["annotations"]) == (owner, owner)
         assert metadata["generation"] == 1
         assert metadata["uid"]
+        assert (await document(client.apps, "shop"))["status"] == {"parts": 2}
+        assert client.events("shop") == [("Synced", '"shop" synced successfully (created)')]
 
 
 async def test_deleting_a_primary_deletes_only_its_secondaries() -> None:
@@ -69,18 +64,6 @@ async def test_secondaries_of_a_deleted_primary_are_kept_with_the_orphan_policy(
         plan = await client.runtime.garbage_plan()
         assert plan.orphans == ()
         assert "policy" in plan.refused
-
-
-async def test_unknown_fields_of_a_secondary_are_kept() -> None:
-    async with running_apps(Apps(), "shop") as client:
-        await edit(client.parts, "shop.main", "spec", "note", to="theirs")
-        await edit(client.parts, "shop.main", "status", "seen", to=True)
-        await client.app("shop", "bye")
-        await client.idle()
-
-        part = await document(client.parts, "shop.main")
-        assert part["spec"] == {"text": "bye", "note": "theirs"}
-        assert part["status"] == {"seen": True}
 
 
 @pytest.mark.parametrize(
@@ -121,24 +104,18 @@ async def test_an_object_put_in_place_of_a_deleted_secondary_is_not_adopted() ->
 
 async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
     controller = Apps()
-    async with running_apps(controller) as client:
-        for key in ("old", "new"):
-            await client.app(key)
-        await client.idle()
+    async with running_apps(controller, "old", "new") as client:
         controller.syncs.clear()
-
         part = await document(client.parts, "old.main")
         for names in ("labels", "annotations"):
-            part["metadata"][names]["natsctl.io/owner-key"] = "new"
+            part["metadata"][names][OWNER_KEY] = "new"
         await put(client.parts, "old.main", part)
         await asyncio.sleep(A_SECOND)
 
         assert set(controller.syncs) == {"old", "new"}
         # the new owner deletes the undesired part, and the old owner creates it again
         assert await client.texts() == {"old.main": "hi", "new.main": "hi"}
-        assert (await document(client.parts, "old.main"))["metadata"]["labels"][
-            "natsctl.io/owner-key"
-        ] == "old"
+        assert (await document(client.parts, "old.main"))["metadata"]["labels"][OWNER_KEY] == "old"
 
 
 async def test_a_secondary_that_got_another_owner_unseen_is_not_overwritten() -> None:
@@ -217,30 +194,6 @@ async def test_an_owner_whose_secondary_is_adopted_by_another_is_synced() -> Non
         assert controller.syncs == ["greedy", "modest"]
 
 
-class Rivals(Apps):
-    """A controller whose apps all apply the part `it`."""
-
-    async def sync_handler(self, key: str) -> float | None:
-        self.syncs.append(key)
-        app = self.apps.get(key)
-        if app is not None:
-            await self.parts.apply("it", Part(spec=PartSpec(app.spec.text)))
-        return None
-
-
-async def test_the_first_of_two_owners_keeps_a_secondary() -> None:
-    async with running_apps(Rivals()) as client:
-        await client.app("first", "first")
-        await client.idle()
-        await client.app("second", "second")
-        await asyncio.sleep(60)
-
-        assert await client.texts() == {"it": "first"}
-        assert client.parts.writes == 1
-        assert "ErrResourceExists" in client.reasons("second")
-        assert "owned by App.apps first" in client.events("second")[0][1]
-
-
 async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> None:
     class Watchful(Apps):
         def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
@@ -270,36 +223,13 @@ async def test_the_owner_is_enqueued_if_handle_secondary_fails() -> None:
         assert await client.texts() == {"shop.main": "hi"}
 
 
-async def test_a_write_of_a_secondary_outside_a_sync_is_refused() -> None:
-    controller = Apps()
-    async with running(controller):
-        with pytest.raises(UsageError, match="within a sync handler"):
-            await controller.parts.apply("shop.main", Part(spec=PartSpec("hi")))
-
-
 async def test_decompose_secondary_returns_the_owner_key() -> None:
     controller = Apps()
-    async with running(controller) as harness:
-        await app_client(harness).app("shop")
-        await harness.run_until_idle()
+    async with running_apps(controller, "shop") as client:
         part = controller.parts.get("shop.main")
-
-        assert harness.runtime.decompose_secondary(part) == (part, "shop")
-
-
-async def test_a_key_too_long_for_a_label_owns_its_secondaries() -> None:
-    key = "region=eu/" + "x" * 80
-    async with running_apps(Apps(), key) as client:
-        metadata = (await document(client.parts, f"{key}.main"))["metadata"]
-        assert metadata["labels"]["natsctl.io/owner-key"].startswith("h.")
-        assert metadata["annotations"]["natsctl.io/owner-key"] == key
-
-        await client.parts.delete(f"{key}.main")
-        await client.idle()
-        assert client.parts.keys() == [f"{key}.main"]
-        await client.apps.delete(key)
-        await client.idle()
-        assert client.parts.keys() == []
+        assert client.runtime.decompose_secondary(part) == (part, "shop")
+        with pytest.raises(NotFoundError, match=r"no owner of kind App\.apps"):
+            client.runtime.decompose_secondary(Part(spec=PartSpec("hi")))
 
 
 async def test_a_tertiary_can_be_read_and_enqueues_no_key() -> None:

@@ -156,17 +156,6 @@ async def test_a_handler_that_reads_the_objects_of_another_key_gets_them() -> No
         assert not any(unread(member.controller.parts) for member in group.living)
 
 
-async def test_each_process_keeps_the_values_of_its_own_secondaries() -> None:
-    async with sharing(Makers) as group:
-        parts = group.stores.store(PARTS)
-        await eventually(lambda: len(parts.stored()) == len(KEYS))
-
-        def others(member: Any) -> set[str]:
-            return {f"{key}.main" for key in KEYS if not member.holds(key)}
-
-        await eventually(lambda: all(unread(m.controller.parts) == others(m) for m in group.living))
-
-
 async def check_all_values_are_kept(group: SharingGroup[Any]) -> list[Table[Any]]:
     """Wait until all parts are cached; check that every process keeps their values."""
     parts = group.stores.store(PARTS)

@@ -1,7 +1,6 @@
 """Watchers, Kubernetes writes and events are restricted to the leader."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,31 +10,23 @@ import pytest
 from natsctl import (
     Controller,
     Object,
-    Operator,
     kube,
     kv,
     primary,
     secondary,
 )
-from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import Leadership, TermGuard
-from natsctl.daemon.operator import Runnable
 from natsctl.errors import NotLeadingError
 from natsctl.kubernetes.discovery import Discovery
 from natsctl.kubernetes.store import KubeStore
 from natsctl.kubernetes.transport import Reply, Transport
 from natsctl.kubernetes.watch import Incarnation
 from natsctl.testing import MemoryStore, MemoryStores
-from natsctl.watchers import InformerController
-from tests.support.controllers.recording_watcher import (
-    SITES,
-    RecordingWatcher,
-    site,
-)
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site, watching
+from tests.support.controllers.sharing_group import TTL_S, C, SharingMember
 from tests.support.eventually import eventually
 from tests.support.stores.documents import put
 
-TTL_S = 10.0
 CONFIGS = kube("v1", "ConfigMap", namespace="default")
 
 
@@ -54,43 +45,16 @@ class Shops(Controller):
         return None
 
 
-def watching(watcher: RecordingWatcher) -> InformerController:
-    controller = InformerController(name="sites")
-    controller.add_informer(SITES)
-    controller.add_watcher(watcher, SITES)
-    return controller
-
-
-def electing(stores: MemoryStores) -> Callable[[str, str], Participation]:
-    clock = asyncio.get_running_loop().time
-    return partial(Participation, stores.store, count=1, ttl_s=TTL_S, clock=clock)
-
-
-class Running:
-    """A simulated process with one operator."""
-
-    def __init__(self, controller: Controller | Runnable, stores: MemoryStores) -> None:
-        election = electing(stores)
-        self.operator = Operator([controller], nats=stores, kube=stores.kube, participate=election)
-        self.task = asyncio.create_task(self.operator.run())
-
-    async def stop(self) -> None:
-        self.operator.stop()
-        await self.task
-
-
-async def running(controller: Controller | Runnable, stores: MemoryStores) -> Running:
-    process = Running(controller, stores)
+async def running(controller: C, stores: MemoryStores) -> SharingMember[C]:
+    """Start a process that takes part in leader election."""
+    process = SharingMember(stores, controller, count=1)
     await process.operator.synced.wait()
     return process
 
 
 async def test_the_watchers_of_a_standby_are_called_once_it_leads() -> None:
-    stores, first_watcher, second_watcher = (
-        MemoryStores(),
-        RecordingWatcher("one"),
-        RecordingWatcher("two"),
-    )
+    stores = MemoryStores()
+    first_watcher, second_watcher = RecordingWatcher("one"), RecordingWatcher("two")
     await put(stores.store(SITES), "a", site())
     first = await running(watching(first_watcher), stores)
     second = await running(watching(second_watcher), stores)
@@ -106,9 +70,7 @@ async def test_a_watcher_call_interrupted_by_a_process_pause_is_repeated() -> No
     stores, watcher = MemoryStores(), RecordingWatcher("one")
     watcher.takes_s = 2.0
     failures: list[Exception] = []
-    controller = InformerController(name="sites", error_handler=failures.append)
-    controller.add_informer(SITES)
-    controller.add_watcher(watcher, SITES)
+    controller = watching(watcher, error_handler=failures.append)
     await put(stores.store(SITES), "a", site())
     process = await running(controller, stores)
     await asyncio.sleep(1)
@@ -156,12 +118,10 @@ async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
         async def open(self, kind: Any) -> MemoryStore:
             return Late(kind) if kind is Counts.shops.kind else await stores.open(kind)
 
-    operator = Operator([Counts()], nats=LateStores(), participate=electing(stores))
-    task = asyncio.create_task(operator.run())
+    process = SharingMember(stores, Counts(), count=1, reached=LateStores())
     await eventually(lambda: key_counts)
     assert key_counts == [1]
-    operator.stop()
-    await task
+    await process.stop()
 
 
 async def test_writes_of_a_standby_are_refused_and_reads_are_not() -> None:

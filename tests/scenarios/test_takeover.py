@@ -3,70 +3,47 @@
 import asyncio
 import gc
 import math
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
-from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, primary
+from natsctl import Controller, ControllerRuntime, Kind, Operator, finalized, primary
 from natsctl.controller.garbage import MEMORY
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES, Leadership, keys_in
 from natsctl.core.environment import enter
 from natsctl.errors import PermanentError, StoreError, UsageError
-from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.managed import Managed
 from natsctl.managed.links import Memory
 from natsctl.model.store import Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.app_controller import APPS, App, AppClient, Apps
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
-from tests.support.controllers.recording_watcher import (
-    SITES,
-    RecordingWatcher,
-    site,
+from tests.support.controllers.app_controller import APPS, App, AppClient, Apps, Calm
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    Cloud,
+    CloudClient,
+    Disk,
+    ManagedDisks,
 )
-from tests.support.controllers.sharing_group import TTL_S, Way, WayStore
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site, watching
+from tests.support.controllers.sharing_group import (
+    TTL_S,
+    C,
+    SharingMember,
+    Way,
+    WayStore,
+    sharing,
+)
 from tests.support.eventually import eventually
 from tests.support.stores import documents
 from tests.support.stores.documents import put
 
 MANY = 1_000
-
-
-A = TypeVar("A", bound=Controller)
-
-
-class Process(Generic[A]):
-    """A simulated process that takes part in leader election and can crash.
-
-    It reaches the objects over the *way*, and the lease directly.
-    """
-
-    def __init__(self, stores: MemoryStores, controller: A, way: Way | None = None) -> None:
-        clock = asyncio.get_running_loop().time
-        make = partial(Participation, stores.store, count=1, ttl_s=TTL_S, clock=clock)
-        self.controller = controller
-        reached = stores if way is None else WayStores(stores, way)
-        self.operator = Operator([controller], nats=reached, participate=make)
-        self.task = asyncio.create_task(self.operator.run())
-
-    @property
-    def runtime(self) -> ControllerRuntime:
-        runtime = self.operator.runtimes[0]
-        assert isinstance(runtime, ControllerRuntime)
-        return runtime
-
-    async def kill(self) -> None:
-        self.task.cancel()
-        await asyncio.wait((self.task,))
-
-    async def stop(self) -> None:
-        self.operator.stop()
-        await self.task
 
 
 class WayStores(MemoryStores):
@@ -101,14 +78,16 @@ class Rents(Controller):
         self.machines.discard(key)
 
 
-async def process(stores: MemoryStores, controller: A, way: Way | None = None) -> Process[A]:
-    process = Process(stores, controller, way)
+async def process(stores: MemoryStores, controller: C, way: Way | None = None) -> SharingMember[C]:
+    """Start a process that takes part in leader election, and reaches the objects over the way."""
+    reached = None if way is None else WayStores(stores, way)
+    process = SharingMember(stores, controller, count=1, reached=reached)
     await process.operator.synced.wait()
     return process
 
 
-class Idle(Apps):
-    """A controller with the name of `Apps` that writes nothing."""
+class Idle(Calm):
+    """A controller that writes nothing."""
 
     name = "apps"
 
@@ -197,6 +176,21 @@ async def test_an_owner_that_vanished_while_no_leader_ran_is_synced_by_the_next_
     await next_leader.stop()
 
 
+@asynccontextmanager
+async def led(
+    stores: MemoryStores, controller: Controller, shares: int = 1
+) -> AsyncIterator[Leadership]:
+    """Run a controller whose terms the test begins."""
+    leadership = Leadership(controller.name, asyncio.get_running_loop().time, shares)
+    enter(leadership=leadership)
+    runtime = ControllerRuntime(controller, nats=stores)
+    running = asyncio.create_task(runtime.run())
+    await leadership.sought.wait()
+    yield leadership
+    runtime.stop()
+    await running
+
+
 class Refusing(Idle):
     """Fails permanently in every sync."""
 
@@ -208,18 +202,13 @@ class Refusing(Idle):
 async def test_a_key_that_failed_permanently_is_synced_again_in_the_next_term() -> None:
     stores, controller = MemoryStores(), Refusing()
     await AppClient(stores).app("shop")
-    leadership = Leadership("apps", asyncio.get_running_loop().time)
-    leadership.begin(1, until=math.inf)
-    enter(leadership=leadership)
-    runtime = ControllerRuntime(controller, nats=stores)
-    running = asyncio.create_task(runtime.run())
-    await eventually(lambda: controller.syncs == ["shop"])
-    leadership.step_down()
-    await leadership.quiet()
-    leadership.begin(2, until=math.inf)
-    await eventually(lambda: controller.syncs == ["shop", "shop"])
-    runtime.stop()
-    await running
+    async with led(stores, controller) as leadership:
+        leadership.begin(1, until=math.inf)
+        await eventually(lambda: controller.syncs == ["shop"])
+        leadership.step_down()
+        await leadership.quiet()
+        leadership.begin(2, until=math.inf)
+        await eventually(lambda: controller.syncs == ["shop", "shop"])
 
 
 async def test_each_member_applies_its_part_of_a_garbage_plan() -> None:
@@ -231,36 +220,14 @@ async def test_each_member_applies_its_part_of_a_garbage_plan() -> None:
     await eventually(lambda: len(client.part_keys) == len(keys))
     await alone.stop()
     client.apps.vanish(*keys[1:])
-    controllers = Apps(), Apps()
-    operators = [
-        Operator(
-            [controller],
-            nats=stores,
-            participate=partial(
-                Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now(), identity=name
-            ),
-        )
-        for controller, name in zip(controllers, ("one", "two"), strict=True)  # both have keys
-    ]
-    tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    runtimes = [controller.runtime for controller in controllers]
-    parts = [operator.participations["apps"] for operator in operators]
-    await eventually(
-        lambda: (
-            all(len(part.state().members) == 2 for part in parts)
-            and all(sum(runtime.holds(key) for runtime in runtimes) == 1 for key in keys)
-        ),
-        within_s=6 * TTL_S,
-    )
-    for runtime in runtimes:
-        plan = await runtime.garbage_plan(at_once=True)
-        removed = await runtime.garbage_apply(plan)
-        assert len(removed.orphans) > 0
-        assert all(runtime.holds(orphan.owner) for orphan in removed.orphans)
-    assert client.part_keys == ["app0.main"]
-    for operator in operators:
-        operator.stop()
-    await asyncio.gather(*tasks)
+    async with sharing(stores, Apps(), Apps()) as members:
+        await eventually(lambda: all(sum(it.holds(key) for it in members) == 1 for key in keys))
+        for runtime in (member.runtime for member in members):
+            plan = await runtime.garbage_plan(at_once=True)
+            removed = await runtime.garbage_apply(plan)
+            assert len(removed.orphans) > 0
+            assert all(runtime.holds(orphan.owner) for orphan in removed.orphans)
+        assert client.part_keys == ["app0.main"]
 
 
 class ForgetfulStore(MemoryStore):
@@ -290,25 +257,16 @@ async def test_a_later_term_remembers_the_bucket_if_the_first_term_could_not() -
     client = AppClient(stores)
     controller = Apps()
     controller.garbage = msgspec.structs.replace(controller.garbage, interval_s=1000 * TTL_S)
-    leadership = Leadership("apps", asyncio.get_running_loop().time)
-    enter(leadership=leadership)
-    runtime = ControllerRuntime(controller, nats=stores)
-    running = asyncio.create_task(runtime.run())
-    leadership.begin(1, until=math.inf)
-    await client.app("shop")
-    await eventually(lambda: client.part_keys == ["shop.main"])
-    stores.remembered.away = False
-    leadership.lose()
-    await leadership.quiet()
-    assert stores.remembered.keys() == []
-    leadership.begin(2, until=math.inf)
-    await eventually(lambda: stores.remembered.keys() == ["gc.apps"], within_s=TTL_S)
-    runtime.stop()
-    await running
-
-
-def now() -> Callable[[], float]:
-    return asyncio.get_running_loop().time
+    async with led(stores, controller) as leadership:
+        leadership.begin(1, until=math.inf)
+        await client.app("shop")
+        await eventually(lambda: client.part_keys == ["shop.main"])
+        stores.remembered.away = False
+        leadership.lose()
+        await leadership.quiet()
+        assert stores.remembered.keys() == []
+        leadership.begin(2, until=math.inf)
+        await eventually(lambda: stores.remembered.keys() == ["gc.apps"], within_s=TTL_S)
 
 
 class Pace(Way):
@@ -345,67 +303,39 @@ class SlowStore(WayStore):
         return await self._store.newest_revision()
 
 
-def sharing(
-    stores: MemoryStores,
-    watcher: RecordingWatcher,
-    controller_type: type[InformerController] = InformerController,
-) -> Operator:
-    clock = asyncio.get_running_loop().time
-    controller = controller_type(name="sites")
-    controller.add_informer(SITES)
-    controller.add_watcher(watcher, SITES)
-    make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=clock)
-    return Operator([controller], nats=stores, participate=make)
-
-
 async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
     stores, calls = MemoryStores(), list[str]()
-    sites = stores.store(SITES)
-    operators = [sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two")]
-    tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    await eventually(
-        lambda: all(
-            len(operator.participations["sites"].state().members) > 1 for operator in operators
-        )
-    )
-    keys = [f"s{number}" for number in range(20)]
-    for key in keys:
-        await put(sites, key, site())
-    await eventually(lambda: len(calls) == len(keys))
-    await asyncio.sleep(TTL_S)
-    assert sorted(line.split()[2] for line in calls) == sorted(keys)
-    assert {line.split()[0] for line in calls} == {"one", "two"}
-    first = {line.split()[2] for line in calls if line.startswith("one")}
-    calls.clear()
-    operators[0].stop()
-    await tasks[0]
-    await eventually(lambda: len(calls) == len(first))
-    assert sorted(calls) == sorted(f"two add {key} hi" for key in first)
-    operators[1].stop()
-    await tasks[1]
+    controllers = [watching(RecordingWatcher(name, calls)) for name in ("one", "two")]
+    async with sharing(stores, *controllers) as (one, _):
+        keys = [f"s{number}" for number in range(20)]
+        for key in keys:
+            await put(stores.store(SITES), key, site())
+        await eventually(lambda: len(calls) == len(keys))
+        await asyncio.sleep(TTL_S)
+        assert sorted(line.split()[2] for line in calls) == sorted(keys)
+        assert {line.split()[0] for line in calls} == {"one", "two"}
+        first = {line.split()[2] for line in calls if line.startswith("one")}
+        calls.clear()
+        await one.stop()
+        await eventually(lambda: len(calls) == len(first))
+        assert sorted(calls) == sorted(f"two add {key} hi" for key in first)
 
 
 async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() -> None:
     stores, calls, listings = SlowStores(), list[str](), list[int]()
     for number in range(20):
         await put(stores.store(SITES), f"s{number}", site())
-    first_operator, second_operator = (
-        sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two")
-    )
-    first_run = asyncio.create_task(first_operator.run())
-    await asyncio.sleep(TTL_S)
-    listings.append(stores.way.listings)  # watches of sites and pauses, deletions
-    second_run = asyncio.create_task(second_operator.run())
-    await asyncio.sleep(TTL_S)
-    listings.append(stores.way.listings)
+    members = list[SharingMember[InformerController]]()
+    for name in ("one", "two"):
+        members.append(SharingMember(stores, watching(RecordingWatcher(name, calls))))
+        await asyncio.sleep(TTL_S)
+        listings.append(stores.way.listings)  # watches of sites and pauses, deletions
     assert {line.split()[0] for line in calls} == {"one", "two"}
-    first_operator.stop()
-    await first_run
+    await members[0].stop()
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)
     assert listings == [3, 6, 7]
-    second_operator.stop()
-    await second_run
+    await members[1].stop()
 
 
 class Readers(Controller):
@@ -430,87 +360,55 @@ async def test_objects_read_by_a_key_are_watched_only_by_the_member_of_the_key(
     pause_s: float,
 ) -> None:
     stores = MemoryStores()
-    client, make = (
-        AppClient(stores),
-        partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now()),
-    )
-    keys = [f"a{number}" for number in range(20)]
+    client, keys = AppClient(stores), [f"a{number}" for number in range(20)]
     for key in keys:
         await client.app(key)
-    first_reader, second_reader = Readers(pause_s), Readers(pause_s)
-    operators = [Operator([first_reader], nats=stores, participate=make)]
-    tasks = [asyncio.create_task(operators[0].run())]
-    await eventually(
-        lambda: operators[0].synced.is_set() and first_reader.reads.watch_count == len(keys)
-    )
-    make = partial(Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
-    operators.append(Operator([second_reader], nats=stores, participate=make))
-    tasks.append(asyncio.create_task(operators[1].run()))
+    readers = Readers(pause_s), Readers(pause_s)
+    first = SharingMember(stores, readers[0])
+    await first.operator.synced.wait()
+    await eventually(lambda: readers[0].reads.watch_count == len(keys))
+    second = SharingMember(stores, readers[1])
     await asyncio.sleep(4 * TTL_S)
-    for reader in (first_reader, second_reader):
+    for reader in readers:
         assert reader.reads.watch_count == sum(map(reader.runtime.holds, keys)) > 0
-    assert first_reader.reads.watch_count + second_reader.reads.watch_count == len(keys)
-    for operator, task in zip(operators, tasks, strict=True):
-        operator.stop()
-        await task
+    assert sum(reader.reads.watch_count for reader in readers) == len(keys)
+    for member in (first, second):
+        await member.stop()
 
 
 async def test_managed_objects_are_assigned_to_members_and_reassigned() -> None:
-    stores, clouds = MemoryStores(), [Cloud(), Cloud()]
-    operators = [
-        Operator(
-            [SharedDisks(cloud)],
-            nats=stores,
-            participate=partial(
-                Participation, stores.store, count=SHARES, ttl_s=TTL_S, clock=now()
-            ),
-        )
-        for cloud in clouds
-    ]
-    tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    await eventually(
-        lambda: all(
-            len(operator.participations["disks"].state().members) > 1 for operator in operators
-        )
-    )
-    keys = {f"d{number}" for number in range(20)}
-    for key in keys:
-        await stores.store(DISKS).create(key, b'{"spec": {"size": 1}}')
-    own = [SharedDisks.seen[id(cloud)] for cloud in clouds]
-    await eventually(lambda: own[0] | own[1] == keys, within_s=TTL_S)
-    assert not own[0] & own[1]
-    assert own[0]
-    assert own[1]
-    operators[0].stop()
-    await tasks[0]
-    await eventually(lambda: own[1] == keys, within_s=TTL_S)
-    operators[1].stop()
-    await tasks[1]
+    stores, disks = MemoryStores(), (SharedDisks(), SharedDisks())
+    async with sharing(stores, *disks) as (first, _):
+        keys = {f"d{number}" for number in range(20)}
+        for key in keys:
+            await stores.store(DISKS).create(key, b'{"spec": {"size": 1}}')
+        await eventually(lambda: disks[0].seen | disks[1].seen == keys, within_s=TTL_S)
+        assert not disks[0].seen & disks[1].seen
+        assert disks[0].seen
+        assert disks[1].seen
+        await first.stop()
+        await eventually(lambda: disks[1].seen == keys, within_s=TTL_S)
 
 
-class SharedDisks(ManagedController[Disk]):
-    kind = DISKS
+class SharedDisks(ManagedDisks):
+    """Notes the keys of the disks that are reconciled, each process in a cloud of its own."""
+
     name = "disks"
-    seen: ClassVar[dict[int, set[str]]] = {}
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.cloud = cloud
-        self.seen[id(cloud)] = set()
-
-    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
-        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
+        self.cloud, self.seen = Cloud(), set[str]()
 
     async def connect(self, managed: Managed[Disk]) -> CloudClient:
-        self.seen[id(self.cloud)].add(managed.key)
-        return CloudClient(self.cloud)
+        self.seen.add(managed.key)
+        return await super().connect(managed)
 
 
 async def test_a_managed_object_that_another_process_deletes_is_forgotten() -> None:
     stores, others = MemoryStores(), memories_of_links()
     leadership = Leadership("disks", asyncio.get_running_loop().time, SHARES)
     enter(leadership=leadership)
-    controller = SharedDisks(Cloud())
+    controller = SharedDisks()
     controller.use(nats=stores)
     running = asyncio.create_task(controller.run())
     await leadership.sought.wait()
@@ -561,18 +459,12 @@ async def test_a_later_term_with_other_shares_forgets_the_values_of_the_former_o
     for name in sorted(names):
         await client.app(name)
     half, every = (1 << SHARES // 2) - 1, (1 << SHARES) - 1
-    leadership = Leadership("apps", asyncio.get_running_loop().time, SHARES)
-    enter(leadership=leadership)
-    runtime = ControllerRuntime(controller, nats=stores)
-    running = asyncio.create_task(runtime.run())
     kept, of_first = lambda: set(controller.apps.informer.table.read_keys()), keys_in(half)
-    await leadership.sought.wait()
-    leadership.begin(1, until=math.inf, mask=half)
-    await eventually(lambda: kept() == set(filter(of_first, names)))
-    await eventually(lambda: runtime.idle)
-    leadership.step_down()
-    await leadership.quiet()
-    leadership.begin(2, until=math.inf, mask=every & ~half)
-    await eventually(lambda: kept() == names - set(filter(of_first, names)))
-    runtime.stop()
-    await running
+    async with led(stores, controller, SHARES) as leadership:
+        leadership.begin(1, until=math.inf, mask=half)
+        await eventually(lambda: kept() == set(filter(of_first, names)))
+        await eventually(lambda: controller.runtime.idle)
+        leadership.step_down()
+        await leadership.quiet()
+        leadership.begin(2, until=math.inf, mask=every & ~half)
+        await eventually(lambda: kept() == names - set(filter(of_first, names)))

@@ -3,13 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 from opentelemetry.trace import StatusCode, get_current_span
 
-from natsctl import Object, Operator, Primary, RetryAfter, kv
-from natsctl.core.coordination.shares import Participation
+from natsctl import Object, Primary, RetryAfter, kv
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import trace_ids
@@ -17,10 +15,10 @@ from natsctl.testing import MemoryStores, running
 from natsctl.watchers import InformerController, SimpleWatcher
 from tests.support.clients.span_recorder import Recording, recording
 from tests.support.controllers.app_controller import APPS, App, Apps, AppSpec
-from tests.support.controllers.recording_watcher import (
-    SITES,
-    site,
-)
+from tests.support.controllers.disk_reconciler import ran
+from tests.support.controllers.recording_watcher import SITES, site
+from tests.support.controllers.recording_watcher import running as running_watchers
+from tests.support.controllers.sharing_group import SharingMember
 from tests.support.stores.documents import put
 
 log = logging.getLogger("mine")
@@ -49,48 +47,33 @@ class Traced(Apps):
         return await super().sync_handler(key)
 
 
-async def test_the_span_of_a_sync_has_its_key_and_contains_the_spans_of_the_handler(
+async def test_the_span_of_a_sync_has_its_key_its_own_failure_and_the_spans_of_the_handler(
     recorded: Recording,
 ) -> None:
     controller = Traced(recorded)
     async with running(controller) as harness:
-        await controller.apps.put("shop", App(spec=AppSpec()))
-        await harness.run_until_idle()
-    first, *_ = recorded.named("sync traced")
-    assert first.parent is None
-    assert first.attributes == {
+        for failure in (ValueError("not today"), RetryAfter(5)):
+            controller.fail = failure
+            await controller.apps.put("shop", App(spec=AppSpec(str(failure))))
+            await harness.run_until_idle()
+    spans = recorded.named("sync traced")
+    failed, succeeded, delayed, *_ = spans
+    attributes = {
         "natsctl.controller": "traced",
         "natsctl.key": "shop",
         "natsctl.attempt": 1,
         "natsctl.operation": "put",
     }
-    assert [span.name for span in recorded.below(first)] == ["mine"]
-
-
-async def test_a_failure_is_only_in_the_span_of_its_attempt(recorded: Recording) -> None:
-    controller = Traced(recorded)
-    async with running(controller) as harness:
-        controller.fail = ValueError("not today")
-        await controller.apps.put("shop", App(spec=AppSpec()))
-        await harness.run_until_idle()
-    failed, succeeded, *_ = recorded.named("sync traced")
-    assert failed.status.description == "ValueError: not today"
-    assert succeeded.status.status_code is StatusCode.UNSET
-    assert failed.attributes is not None
+    assert failed.attributes == {**attributes, "error.type": "ValueError"}
+    assert delayed.attributes == attributes
     assert succeeded.attributes is not None
-    assert failed.attributes["natsctl.attempt"] == 1
     assert succeeded.attributes["natsctl.attempt"] == 2
+    assert failed.status.description == "ValueError: not today"
+    for span in (succeeded, delayed):
+        assert span.status.status_code is StatusCode.UNSET  # a delay is no error
     assert failed.context.trace_id != succeeded.context.trace_id
-
-
-async def test_retry_after_is_not_an_error_in_the_span(recorded: Recording) -> None:
-    controller = Traced(recorded)
-    async with running(controller) as harness:
-        controller.fail = RetryAfter(5)
-        await controller.apps.put("shop", App(spec=AppSpec()))
-        await harness.run_until_idle()
-    first, *_ = recorded.named("sync traced")
-    assert first.status.status_code is StatusCode.UNSET
+    assert [span.parent for span in spans] == [None] * len(spans)
+    assert [span.name for span in recorded.below(failed)] == ["mine"]
 
 
 async def test_a_timed_out_sync_ends_the_spans_of_the_handler(recorded: Recording) -> None:
@@ -110,19 +93,11 @@ async def test_a_timed_out_sync_ends_the_spans_of_the_handler(recorded: Recordin
 
 async def test_a_leader_records_the_same_spans(recorded: Recording) -> None:
     stores = MemoryStores()
-    clock = asyncio.get_running_loop().time
-    controller = Traced(recorded)
-    operator = Operator(
-        [controller],
-        nats=stores,
-        participate=partial(Participation, stores.store, count=1, ttl_s=10.0, clock=clock),
-    )
-    task = asyncio.create_task(operator.run())
-    await operator.synced.wait()
+    leader = SharingMember(stores, Traced(recorded), count=1)
+    await leader.operator.synced.wait()
     await stores.store(APPS).create("shop", b'{"spec": {}}')
     await asyncio.sleep(5)
-    operator.stop()
-    await task
+    await leader.stop()
     first, *_ = recorded.named("sync traced")
     assert [span.name for span in recorded.below(first)] == ["mine"]
 
@@ -180,13 +155,9 @@ async def test_the_call_of_a_watcher_is_a_trace(recorded: Recording) -> None:
     controller.add_informer(SITES)
     controller.add_watcher(SimpleWatcher(add_func=add), SITES)
     stores = MemoryStores()
-    operator = Operator([controller], nats=stores)
-    task = asyncio.create_task(operator.run())
-    await operator.synced.wait()
-    await put(stores.store(SITES), "a", site())
-    await asyncio.sleep(60)
-    operator.stop()
-    await task
+    async with running_watchers(controller, stores):
+        await put(stores.store(SITES), "a", site())
+        await asyncio.sleep(60)
     spans = [span for span in recorded.spans if span.name.startswith("sync ")]
     assert [span.status.description for span in spans] == ["ValueError: not today", None]
     assert [(span.attributes or {})["natsctl.operation"] for span in spans] == ["create", "create"]
@@ -210,14 +181,10 @@ async def test_a_reconciliation_is_a_trace_and_its_status_holds_no_secret(
     recorded: Recording,
 ) -> None:
     stores = MemoryStores()
-    controller = Databases(nats=stores)
-    task = asyncio.create_task(controller.run())
-    await controller.synced.wait()
-    await stores.store(Databases.kind).create("db", b'{"spec": {}}')
-    await asyncio.sleep(1)
+    async with ran(Databases(nats=stores)):
+        await stores.store(Databases.kind).create("db", b'{"spec": {}}')
+        await asyncio.sleep(1)
     stored = await stores.store(Databases.kind).get("db")
-    controller.stop()
-    await task
     first, *_ = recorded.named("sync databases")
     assert first.status.description == "ValueError: no way to nats://***@db"
     assert b"nats://***@db" in stored.value

@@ -3,7 +3,6 @@
 import asyncio
 from typing import ClassVar
 
-from natsctl import StoreMissingError
 from natsctl.testing import running
 from tests.support.controllers.app_controller import (
     APPS,
@@ -83,26 +82,6 @@ async def test_secondaries_of_a_primary_deleted_offline_are_deleted_at_the_next_
         )  # the delete marker is proof, so no grace period
         assert client.parts.keys() == ["bar.main"]
         assert sorted(controller.syncs) == ["bar", "shop"]
-
-
-async def test_a_missing_bucket_is_reported_and_the_runtime_continues() -> None:
-    async with running_apps(Apps(), "shop") as client:
-        client.apps.fail(StoreMissingError("the bucket apps does not exist"))
-        client.parts.fail(StoreMissingError("the bucket parts does not exist"))
-        await asyncio.sleep(600)
-        assert "does not exist" in (await client.runtime.garbage_plan()).refused
-        client.apps.fail(None)
-        client.parts.fail(None)
-        await client.app("shop", "bye")
-        await asyncio.sleep(60)
-
-        assert await client.texts() == {"shop.main": "bye"}
-
-
-async def test_stopping_closes_every_watch() -> None:
-    async with running_apps(Apps(), "shop") as client:
-        assert (client.apps.watches, client.parts.watches) == (1, 1)
-    assert (client.apps.watches, client.parts.watches) == (0, 0)
 
 
 async def test_a_relist_is_read_even_if_nobody_has_read_the_state_before() -> None:

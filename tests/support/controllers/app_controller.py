@@ -42,6 +42,7 @@ class Part(Object, frozen=True):
 
 APPS = kv(App, bucket="apps")
 PARTS = kv(Part, bucket="parts")
+PAUSED = ("metadata", "annotations", "natsctl.io/paused")
 
 
 class Apps(Controller):
@@ -64,6 +65,28 @@ class Apps(Controller):
         for name in self.parts.owned().keys() - desired.keys():
             await self.parts.delete(name)
         await self.apps.update_status(key, {"parts": len(desired)})
+        return None
+
+
+class Calm(Apps):
+    """A controller that resyncs no key during a test."""
+
+    name = "apps"
+    resync_s = 1e6
+
+
+class Fallible(Calm):
+    """A controller that takes `delay_s`, and raises `failure` after its work, if one is set."""
+
+    name = "apps"
+    delay_s = 0.0
+    failure: BaseException | None = None
+
+    async def sync_handler(self, key: str) -> float | None:
+        await super().sync_handler(key)
+        await asyncio.sleep(self.delay_s)
+        if self.failure is not None:
+            raise self.failure
         return None
 
 

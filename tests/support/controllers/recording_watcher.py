@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from natsctl import Object, kv
+from natsctl import Kind, Object, kv
 from natsctl.model.store import ManifestStores, Store
-from natsctl.testing import MemoryStores
-from natsctl.watchers import InformerController, Snapshot
+from natsctl.testing import MemoryStore, MemoryStores
+from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
 
 A_MOMENT = 0.01
 
@@ -29,14 +29,40 @@ FINALIZER = "operator.v1.Site.sites"
 IN_PROGRESS = "operator.v1.Site.sites-wip"
 
 
-class RecordingWatcher:
-    """A watcher that records its calls, and fails the next `failures` calls."""
+class Sites(MemoryStore):
+    """The bucket of sites, with the stores that have it."""
 
-    def __init__(self, name: str = "", calls: list[str] | None = None) -> None:
+    def __init__(self) -> None:
+        super().__init__(SITES)
+        self.stores = SiteStores(self)
+
+
+class SiteStores(MemoryStores):
+    """Memory stores whose bucket of sites is this one."""
+
+    def __init__(self, sites: Sites) -> None:
+        super().__init__()
+        self._sites = sites
+
+    def store(self, kind: Kind[Any]) -> MemoryStore:
+        return self._sites if kind is SITES else super().store(kind)
+
+
+class RecordingWatcher:
+    """A watcher that records its calls, each of which takes `takes_s`, and fails the next ones."""
+
+    def __init__(
+        self,
+        name: str = "",
+        calls: list[str] | None = None,
+        *,
+        failures: int = 0,
+        takes_s: float = 0.0,
+    ) -> None:
         self.calls: list[str] = [] if calls is None else calls
         self.seen: list[Snapshot[Any]] = []
-        self.failures = 0
-        self.takes_s = 0.0
+        self.failures = failures
+        self.takes_s = takes_s
         self.error: Callable[[], Exception] = lambda: ValueError("on purpose")
         self._name = f"{name} " if name else ""
 
@@ -61,6 +87,17 @@ class RecordingWatcher:
         self.seen.append(seen)
         if failing:
             raise self.error()
+
+
+def watching(
+    *watchers: RecordingWatcher | OpinionatedWatcher, **options: Any
+) -> InformerController:
+    """Return a controller with these watchers of sites."""
+    controller = InformerController(name="sites", **options)
+    controller.add_informer(SITES)
+    for watcher in watchers:
+        controller.add_watcher(watcher, SITES)
+    return controller
 
 
 def text(snapshot: Snapshot[Any]) -> str:

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from natsctl import Controller, Operator, StoreError, kv
+from natsctl import Controller, ControllerRuntime, Operator, StoreError, kv
 from natsctl.core.coordination.shares import FirstRun, Participation
+from natsctl.daemon.operator import Runnable
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreTimeoutError
 from natsctl.jetstream.store import LEASES
@@ -19,7 +20,7 @@ SHARES = 256
 TTL_S = 10.0
 MEMBERS_MAX = 5
 
-C = TypeVar("C", bound=Controller)
+C = TypeVar("C", bound=Controller | Runnable)
 
 Step = tuple[tuple[str, Any], float]
 """An action with its argument, and the seconds until the next step."""
@@ -126,7 +127,10 @@ class WayStore(MemoryStore):
 
 
 class SharingMember(Generic[C]):
-    """A process with one controller; its clock has the speed `rate`."""
+    """A process with one controller; its clock has the speed `rate`.
+
+    It reaches the objects by *reached*, if given.
+    """
 
     def __init__(
         self,
@@ -135,20 +139,26 @@ class SharingMember(Generic[C]):
         *,
         rate: float = 1.0,
         first_run: FirstRun | None = None,
+        count: int = SHARES,
+        reached: MemoryStores | None = None,
     ) -> None:
         self.controller = controller
         self.way, clock = Way(), asyncio.get_running_loop().time
         make = partial(
             Participation,
             lambda kind: WayStore(stores, kind, self.way),
-            count=SHARES,
+            count=count,
             ttl_s=TTL_S,
             clock=lambda: rate * clock(),
             first_run=first_run,
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
         self.operator = Operator(
-            [controller], nats=stores, kube=stores.kube, participate=make, settings=settings
+            [controller],
+            nats=reached or stores,
+            kube=stores.kube,
+            participate=make,
+            settings=settings,
         )
         self.task = asyncio.create_task(self.operator.run())
         self.leaving = False
@@ -158,13 +168,23 @@ class SharingMember(Generic[C]):
         (part,) = self.operator.participations.values()
         return part
 
+    @property
+    def runtime(self) -> ControllerRuntime:
+        (runtime,) = self.operator.runtimes
+        assert isinstance(runtime, ControllerRuntime)
+        return runtime
+
     def holds(self, key: str) -> bool:
-        runtime = self.controller.runtime
-        return runtime.synced.is_set() and runtime.holds(key)
+        return self.runtime.synced.is_set() and self.runtime.holds(key)
 
     def leave(self) -> None:
         self.leaving = True
         self.operator.stop()
+
+    async def stop(self) -> None:
+        """End the process; its keys move at once."""
+        self.leave()
+        await self.task
 
     async def kill(self) -> None:
         """End the process as a crash does: it writes nothing more."""
@@ -173,22 +193,48 @@ class SharingMember(Generic[C]):
         await asyncio.wait((self.task,))
 
 
-class SharingGroup(Generic[C]):
-    """The processes of a group; *make* makes the controller of a process."""
+@asynccontextmanager
+async def sharing(
+    stores: MemoryStores, *controllers: C, reached: MemoryStores | None = None
+) -> AsyncIterator[list[SharingMember[C]]]:
+    """Run a process for each controller; begin once the keys are divided among them."""
+    members = [SharingMember(stores, controller, reached=reached) for controller in controllers]
 
-    def __init__(self, make: Callable[[], C]) -> None:
+    def divided() -> bool:
+        states = [member.part.state() for member in members]
+        return all(len(state.members) == len(members) and not state.moving for state in states)
+
+    await eventually(divided, within_s=6 * TTL_S)
+    yield members
+    for member in members:
+        if not member.leaving:
+            await member.stop()
+
+
+class SharingGroup(Generic[C]):
+    """The processes of a group; *make* makes the controller of a process.
+
+    They share the keys in *count* shares; with one share, they elect a leader.
+    """
+
+    def __init__(self, make: Callable[[], C], *, count: int = SHARES) -> None:
         self.stores = MemoryStores()
         self.leases = self.stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
         self.members: list[SharingMember[C]] = []
         self._make = make
+        self._count = count
 
     @property
     def living(self) -> list[SharingMember[C]]:
         return [member for member in self.members if not member.leaving]
 
     def join(self, *, rate: float = 1.0, first_run: FirstRun | None = None) -> None:
-        member = SharingMember(self.stores, self._make(), rate=rate, first_run=first_run)
-        self.members.append(member)
+        controller = self._make()
+        self.members.append(
+            SharingMember(
+                self.stores, controller, rate=rate, first_run=first_run, count=self._count
+            )
+        )
 
     def start(self, size: int) -> None:
         """Start the first members."""
