@@ -1,7 +1,7 @@
 """A real Chromium on a real console, or one skip message.
 
-One browser, server, daemon and console serve all tests of a process. Each test opens a new context
-in the browser, and puts keys that no other test uses.
+One browser, tab, server, daemon and console serve all tests of a process. Each test puts keys that
+no other test uses.
 """
 
 import inspect
@@ -56,12 +56,21 @@ async def shared_site(
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def visitor(chromium: Browser, shared_site: Site) -> AsyncIterator[Visitor]:
-    """Open the console of the shared site; the page must stay without errors."""
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_tab(chromium: Browser, shared_site: Site) -> AsyncIterator[Visitor]:
+    """Open the console of the shared site once: each new tab would be another process."""
     async with Visitor.of(chromium, shared_site.console) as opened:
         yield opened
-        opened.check()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visitor(shared_tab: Visitor) -> AsyncIterator[Visitor]:
+    """Show the home page of the shared site; the page must stay without errors."""
+    await shared_tab.open("/")
+    shared_tab.requests.clear()
+    shared_tab.troubles.clear()
+    yield shared_tab
+    shared_tab.check()
 
 
 @pytest.hookimpl(wrapper=True)

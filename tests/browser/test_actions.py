@@ -38,34 +38,33 @@ def reports(visitor: Visitor) -> Locator:
     return visitor.page.get_by_role("log")
 
 
-async def test_resync_syncs_the_key(shared_site: Site, visitor: Visitor) -> None:
+async def test_resync_syncs_the_key_and_is_in_the_events_with_the_user(
+    shared_site: Site, visitor: Visitor
+) -> None:
     await open_key(shared_site, visitor, "resynced")
     await button(visitor, "Resync").click()
     await expect(reports(visitor)).to_contain_text("1 key of shops queued")
     await expect(syncs(visitor).filter(has_text="manual").first).to_be_visible()
-
-
-async def test_an_action_is_in_the_events_with_the_user(
-    shared_site: Site, visitor: Visitor
-) -> None:
-    await open_key(shared_site, visitor, "recorded-action")
-    await button(visitor, "Resync").click()
     event = visitor.page.locator("li.event").filter(has_text="ConsoleResync")
     await expect(event).to_contain_text(f"resync by {getpass.getuser()}@")
 
 
 async def test_pause_and_resume_are_shown(shared_site: Site, visitor: Visitor) -> None:
     await open_key(shared_site, visitor, "paused-shop")
+    page = visitor.page
     await button(visitor, "Pause").click()
-    dialog = visitor.page.get_by_role("dialog", name="Pause paused-shop?")
+    dialog = page.get_by_role("dialog", name="Pause paused-shop?")
     await dialog.get_by_label("Reason").fill("waits for a disk")
     await dialog.get_by_label("Time").fill("100d")
     await dialog.get_by_role("button", name="Pause").click()
-    fact = visitor.page.locator(".trouble").filter(has_text="waits for a disk")
+    fact = page.locator(".trouble").filter(has_text="waits for a disk")
     shown = re.compile(r"paused *for \d+\w+ ends in 99d by \S+: waits for a disk")
     await expect(fact).to_contain_text(shown)
+    await button(visitor, "Plan").click()
+    plan = page.get_by_role("dialog", name="Plan for paused-shop")
+    await expect(plan).to_contain_text("The key is not synced: paused")
     await visitor.open("/keys/shops?prefix=paused-shop")
-    await expect(visitor.page.get_by_role("row").nth(1)).to_contain_text(shown)
+    await expect(page.get_by_role("row").nth(1)).to_contain_text(shown)
     await visitor.open("/key/shops/paused-shop")
     await expect(button(visitor, "Pause")).to_have_count(0)
     await button(visitor, "Resync").press("Enter")
@@ -97,16 +96,6 @@ async def test_a_whole_controller_is_paused_and_resumed(
     await eventually(is_resumed)
 
 
-async def test_a_key_is_recorded_on_request(shared_site: Site, visitor: Visitor) -> None:
-    await open_key(shared_site, visitor, "recorded-later")
-    await button(visitor, "Record").click()
-    await expect(reports(visitor)).to_contain_text("record")
-    await button(visitor, "Resync").click()
-    await expect(syncs(visitor).filter(has_text="manual").first).to_be_visible()
-    async with visitor.page.expect_download():
-        await button(visitor, "Download recording").click()
-
-
 async def test_a_plan_is_shown_and_nothing_is_written(shared_site: Site, visitor: Visitor) -> None:
     await open_key(shared_site, visitor, "planned-shop")
     await shared_site.natsctl.done("delete", "parts", "planned-shop.a")
@@ -117,35 +106,26 @@ async def test_a_plan_is_shown_and_nothing_is_written(shared_site: Site, visitor
     await expect(dialog).to_have_count(0)
 
 
-async def test_the_plan_of_a_paused_key_shows_the_pause(
-    shared_site: Site, visitor: Visitor
-) -> None:
-    await open_key(shared_site, visitor, "held-shop")
-    await shared_site.natsctl.done("pause", "shops/held-shop", "--reason", "waits for a disk")
-    await expect(
-        visitor.page.locator(".trouble").filter(has_text="waits for a disk")
-    ).to_have_count(1)
-    await button(visitor, "Plan").click()
-    dialog = visitor.page.get_by_role("dialog", name="Plan for held-shop")
-    await expect(dialog).to_contain_text("The key is not synced: paused")
-
-
-async def test_a_recording_is_downloaded(
+async def test_recordings_are_downloaded(
     shared_site: Site, visitor: Visitor, tmp_path: Path
 ) -> None:
+    """That of a failed sync, and that of a sync for which somebody asks."""
     await open_key(shared_site, visitor, "recorded-shop", "broken-recorded")
     async with visitor.page.expect_download() as download:
         await button(visitor, "Download recording").click()
     file = tmp_path / "recording.json"
     await (await download.value).save_as(file)
     assert json.loads(file.read_text())["key"] == "recorded-shop"
-
-
-async def test_a_missing_recording_is_reported(shared_site: Site, visitor: Visitor) -> None:
-    await open_key(shared_site, visitor, "unrecorded-shop")
+    await open_key(shared_site, visitor, "recorded-later")
     await button(visitor, "Download recording").click()
     await expect(reports(visitor).locator(".bad")).to_contain_text("recording")
     visitor.expect_status(404)
+    await button(visitor, "Record").click()
+    await expect(reports(visitor)).to_contain_text("record")
+    await button(visitor, "Resync").click()
+    await expect(syncs(visitor).filter(has_text="manual").first).to_be_visible()
+    async with visitor.page.expect_download():
+        await button(visitor, "Download recording").click()
 
 
 async def test_garbage_is_deleted_after_its_count_is_typed(
@@ -198,6 +178,7 @@ async def test_selected_keys_are_resynced_with_the_keyboard(
 
 
 async def test_an_edit_is_checked_compared_and_stored(shared_site: Site, visitor: Visitor) -> None:
+    """Then the earlier revision is restored."""
     await open_key(shared_site, visitor, "edited-shop", "nginx-1")
     page = visitor.page
     await button(visitor, "Edit").click()
@@ -213,18 +194,12 @@ async def test_an_edit_is_checked_compared_and_stored(shared_site: Site, visitor
     await expect(page.locator("table.diff ins")).to_have_text("nginx-2")
     await button(visitor, "Store").click()
     await expect(reports(visitor)).to_contain_text("shops/edited-shop stored at revision")
-    await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-2")
-
-
-async def test_an_earlier_revision_is_restored(shared_site: Site, visitor: Visitor) -> None:
-    await open_key(shared_site, visitor, "restored-shop", "nginx-1")
-    await put(shared_site, "restored-shop", "nginx-2")
-    page = visitor.page
-    await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-2")
+    shown = page.get_by_label("Object", exact=True)
+    await expect(shown).to_contain_text("nginx-2")
     await page.get_by_role("button", name="Restore revision").last.click()
     await expect(page.locator("table.diff ins")).to_have_text("nginx-1")
     await button(visitor, "Store").click()
-    await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-1")
+    await expect(shown).to_contain_text("nginx-1")
 
 
 async def test_an_action_on_a_filter_acts_on_its_keys(shared_site: Site, visitor: Visitor) -> None:

@@ -17,34 +17,21 @@ from tests.support.servers.nats_server import NatsServer
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_killed_server_shows_and_heals(chromium: Browser, tmp_path: Path) -> None:
+async def test_a_lost_server_and_an_ended_console_are_reported(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    """Until the server is back, the last values stay, dimmed, with their age."""
     async with site(tmp_path) as running, Visitor.of(chromium, running.console) as visitor:
         page = visitor.page
         pill = page.locator("#live")
-        await expect(pill).to_have_text("Live")
-        await visitor.open("/keys/shops")
-        running.nats.kill()
-        await expect(pill).to_contain_text("reconnecting")
-        await running.nats.start()
-        await expect(pill).to_have_text("Live")
-        await running.natsctl.done("put", "shops", "after", "spec: {image: nginx}")
-        await expect(page.get_by_role("link", name="after")).to_be_visible()
-        visitor.expect_status(503, 504)
-        visitor.check()
-
-
-async def test_the_last_values_stay_dimmed_with_their_age_without_nats(
-    chromium: Browser, tmp_path: Path
-) -> None:
-    async with site(tmp_path) as running, Visitor.of(chromium, running.console) as visitor:
-        page = visitor.page
         view, last = page.locator("#main > div.old"), page.locator(".last-known")
+        await expect(pill).to_have_text("Live")
         await expect(page.get_by_role("link", name="shops").first).to_be_visible()
         await expect(last).to_be_hidden()
         running.nats.kill()
         await expect(last).to_contain_text("The last known values, from")
         await expect(view).to_contain_text("shops")
-        await expect(page.get_by_text("reconnecting")).to_be_visible()
+        await expect(pill).to_contain_text("reconnecting")
         await page.get_by_role("link", name="Members").click()
         await expect(notice(page)).to_contain_text("no connection to NATS")  # not shared answers
         await page.get_by_role("link", name="Home").click()
@@ -53,17 +40,15 @@ async def test_the_last_values_stay_dimmed_with_their_age_without_nats(
         await running.nats.start()
         await expect(page.get_by_text("No key fails.")).to_be_visible()
         await expect(last).to_be_hidden()
+        await expect(pill).to_have_text("Live")
         visitor.expect_status(503, 504)
-        visitor.check()
-
-
-async def test_a_console_that_ended_is_reported(chromium: Browser, tmp_path: Path) -> None:
-    async with site(tmp_path) as running, Visitor.of(chromium, running.console) as visitor:
-        await expect(visitor.page.locator("#live")).to_have_text("Live")
+        await visitor.open("/keys/shops")
+        await running.natsctl.done("put", "shops", "after", "spec: {image: nginx}")
+        await expect(page.get_by_role("link", name="after")).to_be_visible()
         assert await running.console.process.ends(signal.SIGINT) == 0
-        await expect(visitor.page.locator("#live")).to_contain_text("reconnecting")
-        await visitor.page.get_by_role("link", name="Members").click()
-        await expect(notice(visitor.page)).to_contain_text("is the command still running?")
+        await expect(pill).to_contain_text("reconnecting")
+        await page.get_by_role("link", name="Members").click()
+        await expect(notice(page)).to_contain_text("is the command still running?")
         visitor.expect_lost_connections()
         visitor.check()
 
@@ -93,18 +78,6 @@ async def test_a_daemon_that_does_not_answer_is_named(chromium: Browser, tmp_pat
         visitor.check()
 
 
-async def test_without_a_daemon_the_buckets_are_browsed(chromium: Browser, tmp_path: Path) -> None:
-    async with NatsServer(tmp_path / "nats") as nats:
-        natsctl = Natsctl(tmp_path, nats.url)
-        await natsctl.done("put", "notes", "first", "text: hello", "--create-bucket")
-        async with console(natsctl) as running, Visitor.of(chromium, running) as visitor:
-            await expect(visitor.page.get_by_text("No daemon answers")).to_be_visible()
-            await visitor.open("/buckets/notes")
-            await visitor.page.get_by_role("link", name="first").click()
-            await expect(visitor.page.get_by_label("Object", exact=True)).to_contain_text("hello")
-            visitor.check()
-
-
 PERMISSIONS = """
     authorization: { users: [
       { user: admin, password: a },
@@ -115,29 +88,41 @@ PERMISSIONS = """
 """
 
 
-async def test_a_refused_action_names_the_permission(chromium: Browser, tmp_path: Path) -> None:
+async def test_without_a_daemon_the_buckets_are_browsed_and_a_refused_action_is_named(
+    chromium: Browser, tmp_path: Path
+) -> None:
     async with NatsServer(tmp_path / "nats", config=PERMISSIONS) as nats:
         address = nats.url.removeprefix("nats://")
         admin = Natsctl(tmp_path, f"nats://admin:a@{address}")
         reader = Natsctl(tmp_path, f"nats://reader:r@{address}")
-        async with admin.running("run", "-c", SHOPS) as daemon:
-            await daemon.logged("primaries listed, syncing")
-            await admin.done("put", "shops", "guarded", "spec: {image: nginx}")
-            async with console(reader) as running, Visitor.of(chromium, running) as visitor:
-                await visitor.open("/key/shops/guarded")
-                page = visitor.page
-                await page.get_by_role("button", name="Resync", exact=True).press("Enter")
-                await expect(page.get_by_role("log").locator(".bad")).to_contain_text("resync")
-                await expect(page.get_by_role("tree")).to_contain_text("guarded")
-                await page.get_by_role("button", name="Pause", exact=True).press("Enter")
-                await expect(page.get_by_role("log")).to_contain_text("publish to $KV.shops")
-                await visitor.open("/keys/shops")
-                pause = page.get_by_role("button", name="Pause", exact=True)
-                await expect(pause).to_have_attribute("title", re.compile("publish to .KV.natsctl"))
-                await pause.press("Enter")
-                refused = page.get_by_role("log").filter(has_text="publish to $KV.natsctl")
-                await expect(refused).to_contain_text("Pause is off")
-                visitor.check()
+        await admin.done("put", "notes", "first", "text: hello", "--create-bucket")
+        async with console(reader) as running, Visitor.of(chromium, running) as visitor:
+            page = visitor.page
+            await expect(page.get_by_text("No daemon answers")).to_be_visible()
+            await visitor.open("/buckets/notes")
+            await page.get_by_role("link", name="first").click()
+            await expect(page.get_by_label("Object", exact=True)).to_contain_text("hello")
+            async with admin.running("run", "-c", SHOPS) as daemon:
+                await daemon.logged("primaries listed, syncing")
+                await admin.done("put", "shops", "guarded", "spec: {image: nginx}")
+                await refused_actions_name_their_permissions(visitor)
+            visitor.check()
+
+
+async def refused_actions_name_their_permissions(visitor: Visitor) -> None:
+    page = visitor.page
+    await visitor.open("/key/shops/guarded")
+    await page.get_by_role("button", name="Resync", exact=True).press("Enter")
+    await expect(page.get_by_role("log").locator(".bad")).to_contain_text("resync")
+    await expect(page.get_by_role("tree")).to_contain_text("guarded")
+    await page.get_by_role("button", name="Pause", exact=True).press("Enter")
+    await expect(page.get_by_role("log")).to_contain_text("publish to $KV.shops")
+    await visitor.open("/keys/shops")
+    pause = page.get_by_role("button", name="Pause", exact=True)
+    await expect(pause).to_have_attribute("title", re.compile("publish to .KV.natsctl"))
+    await pause.press("Enter")
+    refused = page.get_by_role("log").filter(has_text="publish to $KV.natsctl")
+    await expect(refused).to_contain_text("Pause is off")
 
 
 def notice(page: Page) -> Locator:

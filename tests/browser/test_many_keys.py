@@ -1,7 +1,6 @@
-"""The table of keys stays usable with 100,000 keys, and while they change."""
+"""The table of keys stays usable with many keys, and while they change."""
 
 import asyncio
-from time import perf_counter
 
 import pytest
 from nats.js.kv import KeyValue
@@ -19,7 +18,6 @@ from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-KEYS = 100_000
 ROWS = "table[aria-label=Keys] tbody tr"
 
 
@@ -37,36 +35,33 @@ async def _has(store: KeyValue, count: int) -> bool:
     return (await store.status()).values >= count
 
 
-async def test_100_000_keys_are_paged_in_their_order(shared_site: Site, visitor: Visitor) -> None:
-    await fill(shared_site, "large", KEYS)
-    page = visitor.page
-    began = perf_counter()
-    await visitor.open("/buckets/large")
-    await expect(page.locator(ROWS).first).to_be_visible()
-    print(f"first rows of {KEYS:,} keys: {perf_counter() - began:.2f} s")
+@pytest.mark.parametrize("count", [12_000, pytest.param(100_000, marks=pytest.mark.long)])
+async def test_many_keys_are_paged_in_their_order(
+    shared_site: Site, visitor: Visitor, count: int
+) -> None:
+    """The page is in the URL. The names of more than ten thousand keys aren't awaited."""
+    bucket = f"many-{count}"
+    await fill(shared_site, bucket, count)
+    page, rows = visitor.page, visitor.page.locator(ROWS)
+    await visitor.open(f"/buckets/{bucket}")
     await expect(page.get_by_role("link", name="k00000", exact=True)).to_be_visible()
-    await expect(page.get_by_text("1-100 of 100,000 keys")).to_be_visible()
-    await expect(page.locator(ROWS)).to_have_count(100)
+    await expect(page.get_by_text(f"1-100 of {count:,} keys")).to_be_visible()
+    await expect(rows).to_have_count(100)
     await page.get_by_role("link", name="Next page").click()
     await expect(page.get_by_role("link", name="k00100", exact=True)).to_be_visible()
-    await page.get_by_label("Keys that begin with").fill("k5432")
+    await page.get_by_label("Keys that begin with").fill("k0543")
     await expect(page.get_by_text("1-10 of 10 keys")).to_be_visible()
-    await expect(page.get_by_role("link", name="k54321", exact=True)).to_be_visible()
-    await page.get_by_label("Filter this page").fill("k54325")
-    await expect(page.locator(ROWS)).to_have_count(1)
-
-
-async def test_a_page_is_in_the_url_and_survives_a_reload(
-    shared_site: Site, visitor: Visitor
-) -> None:
-    await fill(shared_site, "offset", 3_000)
-    page = visitor.page
-    await visitor.open("/buckets/offset?offset=2000")
-    await expect(page.locator(ROWS).first).to_contain_text("k02000")
+    await expect(page.get_by_role("link", name="k05432", exact=True)).to_be_visible()
+    await page.get_by_label("Filter this page").fill("k05435")
+    await expect(rows).to_have_count(1)
+    await page.goto("about:blank")  # the page before may still ask
+    visitor.requests.clear()
+    await visitor.open(f"/buckets/{bucket}?offset=2000")
+    await expect(rows.first).to_contain_text("k02000")
     await page.reload()
-    await expect(page.locator(ROWS).first).to_contain_text("k02000")
-    pages = visitor.count("/api/keys?bucket=offset")
-    assert pages == visitor.count("/api/keys?bucket=offset&offset=2000")
+    await expect(rows.first).to_contain_text("k02000")
+    asked = f"/api/keys?bucket={bucket}"
+    assert visitor.count(asked) == visitor.count(f"{asked}&offset=2000") > 0
 
 
 async def change(store: KeyValue, stop: asyncio.Event) -> None:

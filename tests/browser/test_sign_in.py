@@ -78,24 +78,18 @@ async def test_a_page_of_another_port_of_the_host_cannot_act(
     }
 
 
-async def test_the_token_is_in_no_cookie_and_stays_in_no_url(
+async def test_the_token_stays_in_the_tabs_of_the_console(
     shared_site: Site, visitor: Visitor
 ) -> None:
+    """Over a reload too, and for a page that opens beside it; it's in no cookie and in no URL."""
     token = shared_site.console.url.partition("token=")[2]
     await visitor.open("/members")
     assert await visitor.page.context.cookies() == []
     assert "token" not in visitor.page.url
     assert not [url for url in visitor.requests if token in url.partition("#")[0]]
     assert token in await visitor.page.evaluate("() => Object.values(sessionStorage)")
-
-
-async def test_a_reload_stays_signed_in(visitor: Visitor) -> None:
-    await visitor.open("/members")
     await visitor.page.reload()
     await is_live(visitor.page, "Members")
-
-
-async def test_a_url_without_the_token_opens_beside_an_open_page(visitor: Visitor) -> None:
     page = await visitor.page.context.new_page()
     await page.goto(f"{visitor.console.base}/members")
     await is_live(page, "Members")

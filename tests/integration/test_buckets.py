@@ -1,8 +1,8 @@
 """Buckets are created as their kinds declare them, and a different option is an error."""
 
+import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,13 +20,14 @@ from natsctl.errors import (
 )
 from natsctl.model.store import Applied, Deleted
 from tests.support.clients.nats import Nats
+from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsCluster, NatsServer
 from tests.support.stores.backends import listing, put, take
 
 SECOND = 1_000_000_000
 LONG_S = 3600  # no object expires during a test
-SHORT_S = 4  # after which an object expires, and then the marker of its expiry
+SHORT_S = 2  # after which an object expires, and then the marker of its expiry
 
 
 async def config(nats: Nats, bucket: str) -> dict[str, Any]:
@@ -86,56 +87,56 @@ class TestCreating:
 
 
 class TestExisting:
-    @pytest.mark.parametrize(
-        "created",
-        [
+    async def test_a_bucket_of_any_configuration_is_used_if_no_option_is_given(
+        self, nats: Nats
+    ) -> None:
+        configurations: list[dict[str, Any]] = [
             {"max_msgs_per_subject": 1},
             {"max_age": 3600 * SECOND},
             {"storage": "memory"},
             {"max_msg_size": 2000},
             {"max_bytes": 1_000_000, "description": "ours", "compression": "s2"},
-        ],
-    )
-    async def test_a_bucket_of_any_configuration_is_used_if_no_option_is_given(
-        self, nats: Nats, created: dict[str, Any]
-    ) -> None:
-        await create_bucket(nats, "b", **created)
-        stored = await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
-        assert await (await nats.open(natsctl.kv(bytes, bucket="b"))).get("a") == stored
+        ]
+        for number, created in enumerate(configurations):
+            kind = natsctl.kv(bytes, bucket=f"b{number}")
+            await create_bucket(nats, kind.bucket, **created)
+            stored = await put(await nats.open(kind), "a")
+            assert await (await nats.open(kind)).get("a") == stored
 
     async def test_a_new_bucket_has_three_replicas_in_a_cluster(
         self, nats_cluster: NatsCluster
     ) -> None:
-        async with natsctl.connect(nats_cluster.url) as nats:
+        """So does that of the leases. The connection moves to a server that's left."""
+        first, *others = nats_cluster.nodes
+        async with natsctl.connect(first.url) as nats:
             await nats.open(natsctl.kv(bytes, bucket="b"))
-            assert (await config(nats, "b"))["num_replicas"] == 3
+            await nats.leases(ttl_s=LONG_S).create("a", b"x")
+            for bucket in ("b", "natsctl_leases"):
+                assert (await config(nats, bucket))["num_replicas"] == 3
+            first.kill()
+            await eventually(lambda: nats.connection.losses)
+            await nats.connection.wait_connected()
+            assert nats.connection.state().server in {node.url for node in others}
 
 
 class TestDifferentOptions:
-    @pytest.mark.parametrize(
-        ("declared", "expected"),
-        [
-            ({"history": 3}, "history 5, but 3 is declared"),
-            ({"ttl_s": 60.0}, "ttl_s None, but 60 is declared"),
-            ({"storage": "memory"}, "storage file, but memory is declared"),
-            ({"replicas": 3}, "replicas 1, but 3 is declared"),
-            ({"max_value_bytes": 100}, "max_value_bytes None, but 100 is declared"),
-        ],
-    )
-    async def test_the_error_names_the_option_with_both_values(
-        self, nats: Nats, declared: dict[str, Any], expected: str
+    async def test_the_error_names_the_option_with_both_values_and_nothing_is_changed(
+        self, nats: Nats
     ) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
-        with pytest.raises(StoreDiffersError) as raised:
-            await nats.open(natsctl.kv(bytes, bucket="b", **declared))
-        assert f"bucket b exists with {expected}" in str(raised.value)
-        assert "nats stream edit KV_b" in str(raised.value)
-
-    async def test_a_bucket_that_differs_is_not_changed(self, nats: Nats) -> None:
-        await nats.open(natsctl.kv(bytes, bucket="b"))
         before = await config(nats, "b")
-        with pytest.raises(StoreDiffersError):
-            await nats.open(natsctl.kv(bytes, bucket="b", history=3))
+        declared: dict[str, dict[str, Any]] = {
+            "history 5, but 3 is declared": {"history": 3},
+            "ttl_s None, but 60 is declared": {"ttl_s": 60.0},
+            "storage file, but memory is declared": {"storage": "memory"},
+            "replicas 1, but 3 is declared": {"replicas": 3},
+            "max_value_bytes None, but 100 is declared": {"max_value_bytes": 100},
+        }
+        for expected, options in declared.items():
+            with pytest.raises(StoreDiffersError) as raised:
+                await nats.open(natsctl.kv(bytes, bucket="b", **options))
+            assert f"bucket b exists with {expected}" in str(raised.value)
+            assert "nats stream edit KV_b" in str(raised.value)
         assert await config(nats, "b") == before
 
 
@@ -186,29 +187,28 @@ class TestExpiring:
             await store.get("a")
         assert raised.value.deleted_at == deleted.revision
 
-    @pytest.mark.parametrize(("declared", "history"), [(None, 1), (1, 1), (5, 5)])
     async def test_a_bucket_with_a_ttl_leaves_the_shorter_ttls_of_other_clients(
-        self, nats: Nats, declared: int | None, history: int
+        self, nats: Nats
     ) -> None:
-        kind = natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, history=declared, storage="memory")
-        await nats.open(kind)
-        reply = await nats.connection.request("$KV.b.a", b"x", headers={"Nats-TTL": "2s"})
-        revision = json.loads(reply.data)["seq"]
-        stored = await nats.connection.api("STREAM.MSG.GET.KV_b", {"seq": revision})
-        assert b"Nats-TTL: 2s" in base64.b64decode(stored["message"]["hdrs"])
-        assert (await config(nats, "b"))["max_msgs_per_subject"] == history
+        for declared, history in ((None, 1), (1, 1), (5, 5)):
+            bucket = f"b{declared}"
+            kind = natsctl.kv(bytes, bucket=bucket, ttl_s=LONG_S, history=declared)
+            await nats.open(kind)
+            headers = {"Nats-TTL": "600s"}
+            reply = await nats.connection.request(f"$KV.{bucket}.a", b"x", headers=headers)
+            revision = json.loads(reply.data)["seq"]
+            stored = await nats.connection.api(f"STREAM.MSG.GET.KV_{bucket}", {"seq": revision})
+            assert b"Nats-TTL: 600s" in base64.b64decode(stored["message"]["hdrs"])
+            assert (await config(nats, bucket))["max_msgs_per_subject"] == history
 
 
 class TestSizes:
-    async def test_a_value_above_max_value_bytes_is_refused_with_advice(self, nats: Nats) -> None:
+    async def test_a_value_above_a_limit_is_refused_with_advice(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b", max_value_bytes=1000))
         with pytest.raises(TooLargeError) as raised:
             await store.create("a", b"x" * 1001)
         assert "a of b has 1001 bytes plus headers, which is more than" in str(raised.value)
         assert "raise max_value_bytes" in str(raised.value)
-
-    async def test_a_value_above_max_payload_is_refused_with_advice(self, nats: Nats) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b"))
         with pytest.raises(TooLargeError) as raised:
             await store.create("a", b"x" * 1024 * 1024)
         assert "a of b has 1048576 bytes" in str(raised.value)
@@ -216,44 +216,28 @@ class TestSizes:
         assert nats.connection.losses == 0
 
 
-class TestUnknownOutcomes:
-    """The acknowledgement of a write never arrives."""
-
-    @pytest.fixture
-    async def nats(self, nats_server: NatsServer) -> AsyncIterator[Nats]:
-        options = NatsOptions(servers=(nats_server.url,), request_timeout_s=4.0, silence_s=WAIT_S)
-        async with natsctl.connect(options) as nats:
-            yield nats
-
-    async def silent(self, nats: Nats) -> None:
-        """Configure the bucket's stream to store without acknowledgements."""
+async def test_a_write_without_an_acknowledgement_is_read_back(nats_server: NatsServer) -> None:
+    """The stream stores without acknowledgements, or a subscriber that never answers gets it."""
+    options = NatsOptions(servers=(nats_server.url,), request_timeout_s=4.0, silence_s=WAIT_S)
+    async with natsctl.connect(options) as nats:
+        store = await nats.open(natsctl.kv(bytes, bucket="b"))
+        kept = [await store.create(key, b"1") for key in ("kept", "changed")]
         silent = {**await config(nats, "b"), "no_ack": True}
         await nats.connection.api("STREAM.UPDATE.KV_b", silent)
-
-    async def test_a_stored_write_without_acknowledgement_is_found_by_reading_back(
-        self, nats: Nats
-    ) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b"))
-        await self.silent(nats)
-        created = await store.create("a", b"1")
+        narrow = await nats.open(natsctl.kv(bytes, bucket="narrow"))
+        other = {**await config(nats, "narrow"), "subjects": ["$KV.narrow.other.>"]}
+        await nats.connection.api("STREAM.UPDATE.KV_narrow", other)
+        await nats.connection.client.subscribe("$KV.narrow.a")
+        created, updated, refused, lost = await asyncio.gather(
+            store.create("a", b"1"),
+            store.update("changed", b"2", revision=kept[1].revision),
+            store.update("kept", b"2", revision=kept[0].revision + 7),
+            narrow.create("a", b"1"),
+            return_exceptions=True,
+        )
         assert await store.get("a") == created
-        updated = await store.update("a", b"2", revision=created.revision)
-        assert await store.get("a") == updated
-
-    async def test_a_refused_write_without_acknowledgement_has_an_unknown_outcome(
-        self, nats: Nats
-    ) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b"))
-        kept = await store.create("a", b"1")
-        await self.silent(nats)
-        with pytest.raises((StoreTimeoutError, ConflictError)):
-            await store.update("a", b"2", revision=kept.revision + 7)
-        assert await store.get("a") == kept
-
-    async def test_a_write_that_no_stream_stored_has_an_unknown_outcome(self, nats: Nats) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b"))
-        narrow = {**await config(nats, "b"), "subjects": ["$KV.b.other.>"]}
-        await nats.connection.api("STREAM.UPDATE.KV_b", narrow)
-        await nats.connection.client.subscribe("$KV.b.a")  # a subscriber that never replies
-        with pytest.raises(StoreTimeoutError, match="whether it took effect is unknown"):
-            await store.create("a", b"1")
+        assert await store.get("changed") == updated
+        assert await store.get("kept") == kept[0]
+    assert isinstance(refused, StoreTimeoutError | ConflictError)
+    assert isinstance(lost, StoreTimeoutError)
+    assert "whether it took effect is unknown" in str(lost)

@@ -93,25 +93,14 @@ async def fake_daemon(
         yield
 
 
-class TestWithoutADaemon:
-    async def test_home_states_that_no_daemon_runs(self, client: ConsoleClient) -> None:
-        home = await client.read("home")
-        assert (home["no_daemon"], home["controllers"]) == (True, [])
-
-    async def test_a_question_about_a_controller_states_what_to_do(
-        self, client: ConsoleClient
-    ) -> None:
-        reply = await client.get("keys", controller="shops")
-        assert reply.problem == ("not_found", "no controller shops exists")
-
-    async def test_a_controller_is_paused_before_its_daemon_runs(
-        self, client: ConsoleClient
-    ) -> None:
-        reply = await client.act("pause", controller="shops", everything=True)
-        assert reply.body["message"] == "controller shops paused"
-
-    async def test_a_bucket_that_does_not_exist_is_not_found(self, client: ConsoleClient) -> None:
-        assert (await client.get("keys", bucket="nothing")).problem[0] == "not_found"
+async def test_without_a_daemon_the_console_says_what_to_do(client: ConsoleClient) -> None:
+    home = await client.read("home")
+    assert (home["no_daemon"], home["controllers"]) == (True, [])
+    reply = await client.get("keys", controller="shops")
+    assert reply.problem == ("not_found", "no controller shops exists")
+    reply = await client.act("pause", controller="shops", everything=True)
+    assert reply.body["message"] == "controller shops paused"
+    assert (await client.get("keys", bucket="nothing")).problem[0] == "not_found"
 
 
 async def test_an_older_daemon_without_a_verb_is_named_with_what_helps(
@@ -128,51 +117,41 @@ async def test_an_older_daemon_without_a_verb_is_named_with_what_helps(
 
 
 class TestSeveralDaemons:
-    @pytest.fixture
-    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Wait for the answers of daemons for a short time."""
-        monkeypatch.setattr("natsctl.daemon.client.FIND_S", 4.0)
-
     async def test_keys_time_out_if_no_daemon_answers(
-        self, client: ConsoleClient, nats: Nats, impatient: None
+        self, client: ConsoleClient, nats: Nats
     ) -> None:
         answers = {**OLD, "daemon": {**OLD["daemon"], "id": "another"}}  # type: ignore[dict-item]
         async with fake_daemon(nats.connection, "one", answers):
             reply = await client.get("keys", controller="shops")
         assert (reply.status, reply.problem[0]) == (504, "timeout")
 
-    async def test_two_daemons_that_sync_the_same_keys_are_a_conflict(
+    async def test_daemons_that_sync_the_same_keys_are_a_conflict_and_shards_are_added(
         self, client: ConsoleClient, nats: Nats
     ) -> None:
-        async with AsyncExitStack() as stack:
-            for number, id_ in enumerate(("one", "two"), 1):
-                status = {**OLD, "daemon": {**OLD["daemon"], "id": id_}}  # type: ignore[dict-item]
-                fake = fake_daemon(nats.connection, id_, status, number=number)
-                await stack.enter_async_context(fake)
+        async def row_of(**fields: str | int) -> None:
+            """Wait until the row of the controller has these fields, with two daemons."""
 
-            async def is_conflict() -> bool:
+            async def has_fields() -> bool:
                 (row,) = (await client.read("home"))["controllers"]
-                assert row["mode"] == "alone \N{MULTIPLICATION SIGN}2"
-                assert row["conflict"].startswith("every key is synced more than once")
-                assert row["primaries"] == 3
+                assert {field: row[field] for field in fields} == fields
                 return True
 
-            await eventually(is_conflict)
+            await eventually(has_fields)
 
-    async def test_the_keys_of_members_are_added(self, client: ConsoleClient, nats: Nats) -> None:
         async with AsyncExitStack() as stack:
-            for number, id_ in enumerate(("one", "two"), 1):
-                daemon = {**OLD["daemon"], "id": id_}  # type: ignore[dict-item]
-                status = {**OLD, "daemon": daemon, "mode": f"shard {number} of 2", "keys": number}
+            statuses = [
+                {**OLD, "daemon": {**OLD["daemon"], "id": id_}}  # type: ignore[dict-item]
+                for id_ in ("one", "two")
+            ]
+            for number, (id_, status) in enumerate(zip(("one", "two"), statuses, strict=True), 1):
                 fake = fake_daemon(nats.connection, id_, status, number=number)
                 await stack.enter_async_context(fake)
-
-            async def are_added() -> bool:
-                (row,) = (await client.read("home"))["controllers"]
-                assert (row["mode"], row["keys"], row["failing"]) == ("2 shards", 3, 2)
-                return True
-
-            await eventually(are_added)
+            await row_of(mode="alone \N{MULTIPLICATION SIGN}2", primaries=3)
+            (row,) = (await client.read("home"))["controllers"]
+            assert row["conflict"].startswith("every key is synced more than once")
+            for number, status in enumerate(statuses, 1):
+                status |= {"mode": f"shard {number} of 2", "keys": number}
+            await row_of(mode="2 shards", keys=3, failing=2)
 
     async def test_a_daemon_that_only_plans_refuses_actions(
         self, client: ConsoleClient, nats: Nats
@@ -211,15 +190,11 @@ accounts: { plants: { jetstream: enabled, users: [
                 await admin.connection.request("$KV.greetings.shop", b'{"spec": {"text": "hi"}}')
                 yield client
 
-    async def test_the_permitted_answers_are_shown(self, viewer: ConsoleClient) -> None:
+    async def test_what_a_user_may_not_do_is_named(self, viewer: ConsoleClient) -> None:
         assert (await viewer.read("home"))["controllers"][0]["name"] == "greetings"
-
-    async def test_an_action_without_permission_names_the_verb(self, viewer: ConsoleClient) -> None:
         reply = await viewer.act("resync", controller="greetings", keys=["shop"])
         assert (reply.status, reply.problem[0]) == (403, "refused")
         assert "natsctl.api.resync.greetings" in reply.problem[1]
-
-    async def test_the_parts_without_permission_are_named(self, viewer: ConsoleClient) -> None:
         view = await viewer.read("key", controller="greetings", key="shop")
         assert view["explain"][0]["key"] == "shop"
         assert {part: problem["reason"] for part, problem in view["errors"].items()} == {
@@ -227,8 +202,6 @@ accounts: { plants: { jetstream: enabled, users: [
             "revisions": "refused",
             "object": "refused",
         }
-
-    async def test_a_table_without_permission_is_refused(self, viewer: ConsoleClient) -> None:
         assert (await viewer.get("keys", controller="greetings")).problem[0] == "refused"
         assert (await viewer.get("buckets")).problem[0] == "refused"
 
@@ -300,8 +273,10 @@ class TestCommand:
     async def test_an_interrupt_ends_the_console_although_a_page_is_open(
         self, natsctl: Natsctl
     ) -> None:
-        async with natsctl.running("console", "--port", "0") as console:
+        """It also warns that others reach its address."""
+        async with natsctl.running("console", "--port", "0", "--bind", "0.0.0.0") as console:
             await console.logged("the console serves http://127.0.0.1:")
+            assert "other machines can reach the console on 0.0.0.0, without TLS" in console.log
             url = console.log.split("serves ")[1].split()[0]
             address, _, token = url.partition("#token=")
             headers = {"Authorization": f"Bearer {token}"}
@@ -357,11 +332,6 @@ class TestCommand:
         result = await natsctl("console", "--port", str(nats_server.port))
         assert result.status == 2
         assert f"cannot listen on 127.0.0.1:{nats_server.port}" in result.err
-
-    async def test_an_address_that_others_reach_is_a_warning(self, natsctl: Natsctl) -> None:
-        async with natsctl.running("console", "--port", "0", "--bind", "0.0.0.0") as console:
-            await console.logged("the console serves http://127.0.0.1:")
-            assert "other machines can reach the console on 0.0.0.0, without TLS" in console.log
 
     async def test_the_console_needs_a_server(self, tmp_path: Path) -> None:
         result = await Natsctl(tmp_path, "nats://127.0.0.1:1")("console", "--port", "0")

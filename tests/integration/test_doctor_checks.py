@@ -1,7 +1,6 @@
 """Checks of the doctor, each against a real server."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -137,43 +136,40 @@ async def owners_are_recorded(js: JetStreamContext) -> bool:
 
 # ---- the look for harmful mirrors reads every page of the streams, and no page after the last
 
-PAGE = 2
-HARMFUL = {
-    "mirror": {"name": "KV_greetings", "filter_subject": "$KV.greetings.eu.>"},
-    "mirror_direct": True,
-}
-
-
-class Streams(Connection):
-    """A connection to a server with these streams, which stops answering after some pages."""
-
-    def __init__(self, *configs: dict[str, Any], pages: int) -> None:
-        self.streams = [{"config": config} for config in configs]
-        self.pages = pages
-        self.offsets: list[object] = []
-
-    async def api(
-        self, endpoint: str, body: Mapping[str, object] | None = None, **_options: Any
-    ) -> dict[str, Any]:
-        assert endpoint == "STREAM.LIST"
-        offset = (body or {}).get("offset", 0)
-        assert isinstance(offset, int)
-        self.offsets.append(offset)
-        if len(self.offsets) > self.pages:
-            raise StoreTimeoutError("no response in time")
-        return {"total": len(self.streams), "streams": self.streams[offset : offset + PAGE]}
+PAGE = 256  # streams
 
 
 async def mirrors(connection: Connection) -> list[str]:
     return [finding.found.split()[1] async for finding in check_mirrors(connection, ["greetings"])]
 
 
-async def test_no_page_is_requested_after_the_last() -> None:
-    server = Streams({"name": "a"}, {"name": "b"}, {"name": "some", **HARMFUL}, pages=5)
-    assert await mirrors(server) == ["some"]
-    assert server.offsets == [0, 2]
+async def test_mirrors_of_all_pages_are_found_and_of_those_before_an_error(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_eu = {"name": "KV_greetings", "filter_subject": "$KV.greetings.eu.>"}
+    offsets: list[object] = []
+    async with connect(nats_server.url) as connection:
+        api = connection.api
 
+        async def create(name: str, **config: object) -> None:
+            config |= {"name": name, "storage": "memory"}
+            await api(f"STREAM.CREATE.{name}", config)
 
-async def test_mirrors_on_pages_before_an_error_are_found() -> None:
-    server = Streams({"name": "a"}, {"name": "some", **HARMFUL}, {"name": "b"}, pages=1)
-    assert await mirrors(server) == ["some"]
+        async def noted(endpoint: str, body: dict[str, object], **options: object) -> Any:
+            offsets.append(body["offset"])
+            if len(offsets) > pages:
+                raise StoreTimeoutError("no response in time")
+            return await api(endpoint, body, **options)
+
+        await create("KV_greetings", subjects=["$KV.greetings.>"], allow_direct=True)
+        for number in range(PAGE):
+            await create(f"a{number}")
+        for name in ("A", "z"):
+            await create(name, mirror=only_eu, mirror_direct=True)
+        monkeypatch.setattr(connection, "api", noted)
+        pages = 5
+        assert await mirrors(connection) == ["A", "z"]
+        assert offsets == [0, PAGE]
+        offsets.clear()
+        pages = 1
+        assert await mirrors(connection) == ["A"]

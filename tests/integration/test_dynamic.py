@@ -1,4 +1,4 @@
-"""Dynamic watches of real buckets survive faults and leave no consumer behind."""
+"""Dynamic watches of real buckets and clusters survive faults, and leave nothing behind."""
 
 import asyncio
 from collections import Counter
@@ -9,28 +9,75 @@ from typing import Any
 import pytest
 
 import natsctl
-from natsctl import Controller, ControllerRuntime, Object, Selector, kv, primary
-from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier, kv_kind
+from natsctl import Selector, kube, kv
+from natsctl.dynamic import (
+    DynamicOptions,
+    DynamicWatcher,
+    GroupVersionKind,
+    ObjectIdentifier,
+    kv_kind,
+)
 from natsctl.errors import (
+    InvalidInputError,
+    NoVersionedResourceError,
     PermissionDeniedError,
     StoreError,
     StoreMissingError,
 )
+from natsctl.model.store import Store
 from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
+from tests.support.stores.custom_resources import cluster, define
 from tests.support.stores.documents import put
 
+QUIET = DynamicOptions(enable_cache=True, disable_initial_reconcile=True, list_timeout_s=240)
 LIMITS = kv_kind("limits")
 KIND = kv(bytes, bucket="limits", history=1)
-QUIET = DynamicOptions(enable_cache=True, disable_initial_reconcile=True, list_timeout_s=240)
 OPEN = "authorization { timeout: 60, user: u, password: p }"
 CLOSED = """authorization { timeout: 60, users: [ { user: u, password: p, permissions: {
     publish: { deny: ["$JS.API.CONSUMER.CREATE.KV_limits.>"] } } } ] }"""
+CONFIG = GroupVersionKind("", "v1", "ConfigMap")
+READ = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
 
 
 def watcher_named(name: str) -> ObjectIdentifier:
-    return ObjectIdentifier(version="v1", kind="ConfigMap", namespace="default", name=name)
+    return ObjectIdentifier(version="v1", kind="Pod", namespace="default", name=name)
+
+
+class WatcherBed:
+    """A running dynamic watcher."""
+
+    def __init__(self, **systems: Any) -> None:
+        self.calls: Counter[str] = Counter()
+        self.reconcile: Callable[[ObjectIdentifier], Awaitable[None]] | None = None
+        self.watcher = DynamicWatcher(self._reconcile, options=QUIET, **systems)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        work = asyncio.create_task(self.watcher.start())
+        await self.watcher.started.wait()
+        try:
+            yield
+        finally:
+            self.watcher.stop()
+            await work
+
+    async def called(self, *names: str) -> None:
+        """Wait until the reconciler was called for these names, and check that no other was."""
+        await eventually(lambda: self.calls.keys() >= set(names))
+        assert self.calls.keys() == set(names)
+        self.calls.clear()
+
+    async def _reconcile(self, watcher: ObjectIdentifier) -> float | None:
+        self.calls[watcher.name] += 1
+        if self.reconcile is not None:
+            await self.reconcile(watcher)
+        return None
+
+
+# ---- buckets
 
 
 def limit(key: str = "", selector: str = "") -> ObjectIdentifier:
@@ -44,14 +91,12 @@ def limit(key: str = "", selector: str = "") -> ObjectIdentifier:
     )
 
 
-class WatcherBed:
-    """A running dynamic watcher and the bucket `limits`."""
+class BucketBed(WatcherBed):
+    """Watches the bucket `limits`."""
 
-    def __init__(self, nats: Nats, options: DynamicOptions) -> None:
+    def __init__(self, nats: Nats) -> None:
+        super().__init__(nats=nats)
         self.nats = nats
-        self.calls: Counter[str] = Counter()
-        self.reconcile: Callable[[ObjectIdentifier], Awaitable[None]] | None = None
-        self.watcher = DynamicWatcher(self._reconcile, nats=nats, options=options)
 
     async def put(self, key: str, value_max: int = 1, **labels: str) -> None:
         store = await self.nats.open(KIND)
@@ -82,55 +127,16 @@ class WatcherBed:
 
         await eventually(responds)
 
-    async def called(self, *names: str) -> None:
-        """Wait until the reconciler was called for these names, and check that no other was."""
-        await eventually(lambda: self.calls.keys() >= set(names))
-        assert self.calls.keys() == set(names)
-        self.calls.clear()
-
-    async def _reconcile(self, watcher: ObjectIdentifier) -> float | None:
-        self.calls[watcher.name] += 1
-        if self.reconcile is not None:
-            await self.reconcile(watcher)
-        return None
-
 
 @asynccontextmanager
-async def watching(
-    server: NatsServer, options: DynamicOptions = QUIET, *, url: str = ""
-) -> AsyncIterator[WatcherBed]:
+async def watching(server: NatsServer, *, url: str = "") -> AsyncIterator[BucketBed]:
     """Run a dynamic watcher, and check at the end that it leaves no consumer."""
     async with natsctl.connect(url or server.url) as nats:
         await nats.open(KIND)
-        bed = WatcherBed(nats, options)
-        work = asyncio.create_task(bed.watcher.start())
-        await bed.watcher.started.wait()
-        try:
+        bed = BucketBed(nats)
+        async with bed.running():
             yield bed
-        finally:
-            bed.watcher.stop()
-            await work
         await bed.counted(0)
-
-
-async def test_a_watcher_is_called_for_its_objects_and_selections(nats_server: NatsServer) -> None:
-    async with watching(nats_server) as bed:
-        await bed.watcher.add_or_update_watcher(
-            watcher_named("a"), limit("eu"), limit(selector="g=1")
-        )
-        await bed.watcher.add_watcher(watcher_named("b"), limit("eu"))
-        await bed.counted(2)
-        await bed.put("eu")
-        await bed.called("a", "b")
-        await bed.put("us", g="1")
-        await bed.called("a")
-        await bed.put("us", 2)
-        await bed.called("a")
-        await (await bed.nats.open(KIND)).delete("eu")
-        await bed.called("a", "b")
-        assert bed.watcher.get_from_cache(LIMITS, "", "eu") is None
-        await bed.watcher.remove_watcher(watcher_named("a"))
-        await bed.counted(1)
 
 
 async def test_a_bucket_with_any_options_is_watched(nats_server: NatsServer) -> None:
@@ -215,64 +221,6 @@ async def restart(server: NatsServer, config: str) -> None:
     await server.start()
 
 
-class App(Object, frozen=True):
-    spec: dict[str, Any]
-
-
-class Readers(Controller):
-    """Copies the limit that an app names to the status of the app."""
-
-    apps = primary(kv(App, bucket="apps", storage="memory"))
-
-    async def sync_handler(self, key: str) -> float | None:
-        app = self.apps.get(key)
-        if app is not None:
-            limit_object = await self.reads.get(kv(App, bucket="limits2"), app.spec["limit"])
-            value_max = None if limit_object is None else limit_object.spec["most"]
-            await self.apps.update_status(key, {"most": value_max})
-        return None
-
-
-async def test_a_controller_syncs_again_when_an_object_that_it_read_changes(
-    nats_server: NatsServer,
-) -> None:
-    controller = Readers()
-    async with natsctl.connect(nats_server.url) as nats:
-        runtime = ControllerRuntime(controller, nats=nats)
-        work = asyncio.create_task(runtime.run())
-        await runtime.synced.wait()
-        limits = await nats.open(kv(App, bucket="limits2"))
-        for number in range(20):
-            app = App(spec={"limit": "eu" if number % 2 else "us"})
-            await controller.apps.put(f"app-{number}", app)
-
-        async def shown(number: int) -> object:
-            app = await controller.apps.read(f"app-{number}")
-            return None if app is None else app.status.get("most")
-
-        await eventually(lambda: controller.reads.watch_count == 2)
-        eu = await limits.create("eu", b'{"spec": {"most": 5}}')
-        for number in (1, 3, 19):
-            await eventually(lambda number=number: _is(shown(number), 5))  # type: ignore[misc]
-        await limits.update("eu", b'{"spec": {"most": 6}}', revision=eu.revision)
-        for number in (1, 3, 19):
-            await eventually(lambda number=number: _is(shown(number), 6))  # type: ignore[misc]
-        assert await shown(0) is None
-
-        async def consumers() -> int:
-            info = await nats.connection.api("STREAM.INFO.KV_limits2")
-            return int(info["state"]["consumer_count"])
-
-        await eventually(lambda: _is(consumers(), 2))
-        runtime.stop()
-        await work
-        await eventually(lambda: _is(consumers(), 0))
-
-
-async def _is(value: Awaitable[object], expected: object) -> bool:
-    return await value == expected
-
-
 async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
     nats_server: NatsServer,
 ) -> None:
@@ -298,3 +246,170 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
         await bed.put("s10", 10, g="0")
         await bed.put("s2", 2, g="0")
         await bed.called("a")
+
+
+# ---- clusters
+
+
+class ClusterBed(WatcherBed):
+    """Watches ConfigMaps of a namespace. They're written as the admin."""
+
+    def __init__(self, guest: Any, store: Store, namespace: str) -> None:
+        super().__init__(kube=guest)
+        self.namespace = namespace
+        self._store = store
+
+    def config(self, name: str = "", selector: str = "") -> ObjectIdentifier:
+        return ObjectIdentifier(
+            version="v1",
+            kind="ConfigMap",
+            namespace=self.namespace,
+            name=name,
+            selector=selector,
+            everything=not (name or selector),
+        )
+
+    async def put(self, name: str, text: str = "hi", **labels: str) -> None:
+        document = {"metadata": {"labels": labels}, "data": {"text": text}}
+        await put(self._store, f"{self.namespace}/{name}", document)
+
+    async def delete(self, name: str) -> None:
+        await self._store.delete(f"{self.namespace}/{name}")
+
+    async def watches(self, name: str) -> None:
+        """Wait until the user may watch this object, for the watcher `a`."""
+
+        async def is_allowed() -> bool:
+            try:
+                await self.watcher.add_watcher(watcher_named("a"), self.config(name))
+            except PermissionDeniedError:
+                return False
+            return True
+
+        await eventually(is_allowed)
+
+
+@asynccontextmanager
+async def watching_cluster(
+    server: KubeServer, namespace: str, *, user: str = "admin", **options: Any
+) -> AsyncIterator[ClusterBed]:
+    """Run a dynamic watcher as this user."""
+    async with cluster(server) as admin, cluster(server, user=user, **options) as guest:
+        bed = ClusterBed(guest, await admin.open(kube("v1", "ConfigMap")), namespace)
+        async with bed.running():
+            yield bed
+
+
+async def test_a_watcher_is_called_for_its_objects_and_selections(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with watching_cluster(kube_server, kube_namespace) as bed:
+        watcher = bed.watcher
+        await bed.put("one", "1")
+        await watcher.add_or_update_watcher(
+            watcher_named("a"), bed.config("one"), bed.config("", "g=1")
+        )
+        await watcher.add_watcher(watcher_named("b"), bed.config("one"))
+        await watcher.add_watcher(watcher_named("c"), bed.config("two"))
+        await bed.put("one", "2")
+        await bed.called("a", "b")
+        await bed.put("three", g="1")
+        await bed.called("a")
+        await bed.put("three", "2")
+        await bed.called("a")
+        await bed.put("two")
+        await bed.called("c")
+        await bed.delete("one")
+        await bed.called("a", "b")
+        await bed.put("one", "3")
+        await bed.called("a", "b")
+        config_map = watcher.get_from_cache(CONFIG, kube_namespace, "one")
+        assert config_map is not None
+        assert config_map["data"] == {"text": "3"}
+        assert (config_map["kind"], config_map["metadata"]["name"]) == ("ConfigMap", "one")  # type: ignore[index]
+        assert watcher.get_watch_count() == 3
+
+
+async def test_one_object_is_watched_with_permission_for_this_object_only(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    rule = {**READ, "resourceNames": ["one"]}
+    await asyncio.to_thread(kube_server.allow, "guest", [rule], namespace=kube_namespace)
+    async with watching_cluster(kube_server, kube_namespace, user="guest") as bed:
+        await bed.watches("one")
+        with pytest.raises(PermissionDeniedError):
+            await bed.watcher.add_watcher(watcher_named("a"), bed.config("two"))
+        await bed.put("two")
+        await bed.put("one")
+        await bed.called("a")
+        assert bed.watcher.get_watch_count() == 1
+
+
+async def test_a_revoked_role_ends_the_watch_until_it_is_granted_again(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
+    seen: list[object] = []
+    async with watching_cluster(
+        kube_server, kube_namespace, user="other", watch_timeout_s=2.0
+    ) as bed:
+
+        async def reconcile(watcher: ObjectIdentifier) -> None:
+            async with bed.watcher.query_batch(watcher):
+                try:
+                    config_map = await bed.watcher.get(watcher, CONFIG, kube_namespace, "one")
+                except PermissionDeniedError:
+                    seen.append("denied")
+                    raise
+                seen.append(None if config_map is None else config_map["data"]["text"])  # type: ignore[index]
+
+        bed.reconcile = reconcile
+        await bed.watches("one")
+        await bed.put("one", "1")
+        await eventually(lambda: seen[-1:] == ["1"])
+        bindings = f"namespaces/{kube_namespace}/rolebindings"
+        await kube_server.call("DELETE", f"/apis/rbac.authorization.k8s.io/v1/{bindings}")
+        await eventually(lambda: "denied" in seen)
+        await eventually(lambda: bed.watcher.get_watch_count() == 0)
+        await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
+        await bed.put("one", "2")
+        await eventually(lambda: seen[-1] == "2")
+        assert bed.watcher.get_watch_count() == 1
+
+
+async def test_a_deleted_kind_ends_its_watch_and_calls_its_watchers(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with watching_cluster(kube_server, kube_namespace) as bed, cluster(kube_server) as admin:
+        node = ObjectIdentifier(version="v1", kind="Node", namespace="passed-over", name="n1")
+        await bed.watcher.add_watcher(watcher_named("a"), node)
+        with pytest.raises(InvalidInputError, match="namespace"):
+            await bed.watcher.add_watcher(
+                watcher_named("a"), ObjectIdentifier(version="v1", kind="ConfigMap", name="x")
+            )
+        gadget = ObjectIdentifier(group="dynamic.test", version="v1", kind="Gadget", name="g")
+        with pytest.raises(NoVersionedResourceError):
+            await bed.watcher.add_watcher(watcher_named("a"), gadget)
+        await define(admin.transport, "dynamic.test", "Gadget")
+        await bed.watcher.add_watcher(watcher_named("a"), gadget)
+        served = await bed.watcher.gvk_to_gvr(gadget.group_version_kind())
+        assert (served.resource, served.namespaced) == ("gadgets", False)
+        store = await admin.open(kube("dynamic.test/v1", "Gadget"))
+        await store.create("g", b'{"spec": {}}')
+        await bed.called("a")
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        await kube_server.call("DELETE", f"{definitions}/gadgets.dynamic.test")
+        await eventually(lambda: bed.watcher.get_watch_count() == 1)
+        await bed.called("a")
+
+
+async def test_a_kind_without_watch_is_an_error_and_leaves_no_watch(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with watching_cluster(kube_server, kube_namespace) as bed:
+        review = ObjectIdentifier(
+            group="authorization.k8s.io", version="v1", kind="SelfSubjectAccessReview", name="x"
+        )
+        with pytest.raises(StoreError, match="selfsubjectaccessreviews"):
+            await bed.watcher.add_or_update_watcher(watcher_named("a"), bed.config("one"), review)
+        assert bed.watcher.get_watch_count() == 0

@@ -119,7 +119,10 @@ async def test_a_folder_is_free_again_after_its_process_was_killed(
         assert server.running
 
 
-async def test_a_folder_is_used_by_one_server_at_a_time(tmp_path: Path) -> None:
+async def test_a_folder_is_used_by_one_server_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "LOCK_S", 0.1)
     folder = tmp_path / "new" / "data"
     async with EmbeddedServer(folder):
         with pytest.raises(UsageError, match="is in use by another private nats-server"):

@@ -70,22 +70,8 @@ async def test_the_syncs_of_an_earlier_process_are_explained(nats: Nats, apps: B
         assert "RuntimeError: no luck with shop" in [sync.error for sync in explanation.syncs]
 
 
-async def test_a_failing_key_keeps_its_backoff(nats: Nats, apps: BucketStore) -> None:
-    async with daemon(nats, Failing()) as daemons:
-        await apps.create("shop", b'{"spec": {"text": "hi"}}')
-
-        async def failed_often() -> bool:
-            return (await explained(daemons)).failures >= 8
-
-        await eventually(failed_often)
-        before = (await explained(daemons)).failures
-    async with daemon(nats, Failing()) as daemons:
-
-        async def failed_again() -> bool:
-            return (await explained(daemons)).failures > 0
-
-        await eventually(failed_again)
-        assert (await explained(daemons)).failures >= before
+async def _paused(daemons: Daemons) -> bool:
+    return (await explained(daemons)).paused is not None
 
 
 async def test_a_deleted_paused_object_is_resumed(nats: Nats, apps: BucketStore) -> None:
@@ -112,45 +98,27 @@ async def test_a_deleted_paused_object_is_resumed(nats: Nats, apps: BucketStore)
         await eventually(has_no_part)
 
 
-async def _paused(daemons: Daemons) -> bool:
-    return (await explained(daemons)).paused is not None
-
-
-async def test_a_paused_key_is_not_resynced_on_request(nats: Nats, apps: BucketStore) -> None:
-    async with daemon(nats, Apps()) as daemons:
-        await apps.create("shop", b'{"spec": {"text": "hi"}}')
-        await pause_object(nats.connection, "apps", "shop", PAUSE)
-        await eventually(lambda: _paused(daemons))
-        answer = (await daemons.resync("apps", ["shop"]))[0]
-        assert (answer.queued, answer.paused_count) == (0, 1)
-        assert answer.paused["shop"].endswith("waits")
-
-
-async def test_a_paused_controller_is_resumed(nats: Nats, apps: BucketStore) -> None:
+async def test_neither_a_paused_controller_nor_a_paused_key_is_synced(
+    nats: Nats, apps: BucketStore
+) -> None:
     await pause_controller(nats.connection, "apps", PAUSE)
     controller = Apps()
     async with daemon(nats, controller) as daemons:
         await apps.create("shop", b'{"spec": {"text": "hi"}}')
         await eventually(lambda: _paused(daemons))
-        status = (await daemons.status("apps"))[0]
-        assert status.paused_controller == PAUSE
+        assert (await daemons.status("apps"))[0].paused_controller == PAUSE
         assert controller.syncs == []
         assert await resume_controller(nats.connection, "apps") == PAUSE
         await eventually(lambda: controller.syncs)
         assert set(controller.syncs) == {"shop"}
-
-
-async def test_a_value_without_metadata_cannot_be_paused(nats: Nats) -> None:
-    async with daemon(nats, Apps()):
-        apps = BucketStore(Bucket(nats.connection, "apps"))
+        await pause_object(nats.connection, "apps", "shop", PAUSE)
+        await eventually(lambda: _paused(daemons))
+        answer = (await daemons.resync("apps", ["shop"]))[0]
+        assert (answer.queued, answer.paused_count) == (0, 1)
+        assert answer.paused["shop"].endswith("waits")
         await apps.create("plain", b"some text")
         with pytest.raises(UsageError, match="plain has no metadata"):
             await pause_object(nats.connection, "apps", "plain", PAUSE)
-
-
-async def test_a_request_to_a_daemon_that_has_stopped_raises_no_daemon(nats: Nats) -> None:
-    async with daemon(nats, Apps()) as daemons:
-        pass
     with pytest.raises(NoDaemonError, match="apps runs, but no daemon leads it now"):
         await daemons.resync("apps", ())
     with pytest.raises(NoDaemonError, match="apps runs, but no daemon answers explain requests"):

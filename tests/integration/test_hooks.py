@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,6 +79,9 @@ class Site:
     def failure(self, key: str) -> str:
         syncs = self.runtime.explain(key).syncs
         return syncs[-1].error if syncs else ""
+
+    def fails(self, key: str, message: str) -> bool:
+        return message in self.failure(key)
 
     async def _answer(self, msg: Msg) -> None:
         request = json.loads(msg.data)
@@ -193,61 +197,43 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
-async def test_a_wrong_answer_fails_its_key_alone_and_is_retried(
-    site: Site, wrong: Any, message: str
-) -> None:
+async def test_a_wrong_answer_fails_its_key_alone_and_is_retried(site: Site) -> None:
+    bad = {f"bad-{number}": answer for number, (answer, _) in enumerate(WRONG)}
     await site.put("pages", "taken", {})
-    site.answer = lambda request: wrong if request["key"] == "bad" else pages(request)
-    await site.put("shops", "bad", {"copies": 1})
-    await site.put("shops", "good", {"copies": 1})
-    await eventually(lambda: message in site.failure("bad"))
+    site.answer = lambda request: bad.get(request["key"], pages(request))
+    for key in (*bad, "good"):
+        await site.put("shops", key, {"copies": 1})
+    for key, (_, message) in zip(bad, WRONG, strict=True):
+        await eventually(partial(site.fails, key, message))
     await eventually(lambda: site.has("pages", "good.0", "taken"))
     site.answer = pages
-    await eventually(lambda: site.has("pages", "bad.0", "good.0", "taken"))
-
-
-async def test_the_error_of_a_micro_service_fails_the_key(nats_server: NatsServer) -> None:
-    async with (
-        running(nats_server, Shops()) as site,
-        patient_client(nats_server.url) as client,
-    ):
-
-        async def refuse(msg: Msg) -> None:
-            headers = {"Nats-Service-Error": "out of paper", "Nats-Service-Error-Code": "507"}
-            await client.publish(msg.reply, b"", headers=headers)
-
-        await client.subscribe("shops.sync", cb=refuse)
-        await client.flush()
-        await site.put("shops", "a", {"copies": 1})
-        await eventually(lambda: "hook shops.sync: out of paper" in site.failure("a"))
+    made = sorted(f"{key}.0" for key in bad)
+    await eventually(lambda: site.has("pages", *made, "good.0", "taken"))
 
 
 async def test_a_service_that_is_not_there_is_awaited(nats_server: NatsServer) -> None:
-    async with running(nats_server, Shops()) as site:
-        await site.put("shops", "a", {"copies": 1})
-        await eventually(
-            lambda: "hook shops.sync: nobody listens on shops.sync" in site.failure("a")
-        )
-        await site.serve()
-        await eventually(lambda: site.has("pages", "a.0"))
-
-
-async def test_the_spans_of_a_service_join_the_sync(nats_server: NatsServer) -> None:
+    """Then it refuses, as micro services do. The spans of its answer join the sync."""
     with recording() as recorded:
         async with running(nats_server, Shops()) as site:
-            await site.serve()
             await site.put("shops", "a", {"copies": 1})
+            absent = "hook shops.sync: nobody listens on shops.sync"
+            await eventually(lambda: absent in site.failure("a"))
+            async with patient_client(nats_server.url) as client:
+
+                async def refuse(msg: Msg) -> None:
+                    headers = {
+                        "Nats-Service-Error": "out of paper",
+                        "Nats-Service-Error-Code": "507",
+                    }
+                    await client.publish(msg.reply, b"", headers=headers)
+
+                await client.subscribe("shops.sync", cb=refuse)
+                await eventually(lambda: "hook shops.sync: out of paper" in site.failure("a"))
+            await site.serve()
             await eventually(lambda: site.has("pages", "a.0"))
     _, trace, _, _ = site.headers[0]["traceparent"].split("-")
     spans = [span for span in recorded.spans if span.name.startswith("sync")]
     assert trace in {f"{span.context.trace_id:032x}" for span in spans if span.context}
-
-
-async def test_an_answer_above_the_limit_of_the_server_fails_the_key(site: Site) -> None:
-    site.answer = lambda _: {"children": {"pages": {"a": {"spec": {"text": "x" * 2_000_000}}}}}
-    await site.put("shops", "a", {"copies": 1})
-    await eventually(lambda: "its answer is larger than max_payload" in site.failure("a"))
 
 
 class Hasty(Shops):
@@ -257,12 +243,14 @@ class Hasty(Shops):
     hook_timeout_s = 0.2
 
 
-async def test_a_late_answer_fails_the_key(nats_server: NatsServer) -> None:
+async def test_an_answer_that_does_not_come_fails_the_key(nats_server: NatsServer) -> None:
+    """As an answer above the limit of the server, which its client refuses to send."""
     async with running(nats_server, Hasty()) as site:
-        site.answer = lambda _: None
+        site.answer = lambda _: {"children": {"pages": {"a": {"spec": {"text": "x" * 2_000_000}}}}}
         await site.serve()
         await site.put("shops", "a", {"copies": 1})
         await eventually(lambda: "no answer within 0.2 s" in site.failure("a"))
+        assert "its answer is larger than max_payload" in site.failure("a")
 
 
 class Finalized(Shops):

@@ -206,7 +206,7 @@ async def test_the_oldest_slow_connection_is_closed_for_a_new_one(vitals: Vitals
             assert not slow[-1].at_eof()
 
 
-async def test_a_thousand_concurrent_requests_do_not_stop_syncs() -> None:
+async def test_many_concurrent_requests_do_not_stop_syncs() -> None:
     stores, vitals = MemoryStores(), Vitals()
     operator = Operator([Lamps()], nats=stores)
     task = asyncio.create_task(operator.run())
@@ -214,14 +214,15 @@ async def test_a_thousand_concurrent_requests_do_not_stop_syncs() -> None:
     lamps = stores.store(Lamps.lamps.kind)
     with vitals.of(EstablishedLink(), operator.runtimes), serving(HERE, vitals) as address:
         request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-        pending = [asyncio.create_task(exchange(address, request)) for _ in range(1000)]
-        for number in range(200):
+        exchanges = (exchange(address, request) for _ in range(4 * CONNECTIONS_MAX))
+        pending = [asyncio.create_task(one) for one in exchanges]
+        for number in range(100):
             await lamps.create(f"lamp-{number}", b"{}")
             await asyncio.sleep(0)
         responses = await asyncio.gather(*pending)
         assert {response[9:12] for response in responses} <= {b"200", b""}
         assert sum(response[9:12] == b"200" for response in responses) >= CONNECTIONS_MAX // 2
-        line = 'controller_runtime_reconcile_total{controller="lamps",result="success"} 200.0'
+        line = 'controller_runtime_reconcile_total{controller="lamps",result="success"} 100.0'
 
         async def all_are_synced() -> bool:
             return line in (await fetch(address, "/metrics")).body

@@ -1,12 +1,11 @@
 """Discovery finds built-in and custom kinds of a real kube-apiserver."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from natsctl import KubeKind, KubeOptions, kube
+from natsctl import KubeKind, KubeOptions, connect_kube, kube
 from natsctl.core.informer import Informer
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError
 from natsctl.kubernetes.api_errors import UnavailableError
@@ -17,8 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.stores.custom_resources import DEFINITIONS, cluster, define
-
-# ---- discovery finds built-in and custom kinds of a real kube-apiserver
+from tests.support.stores.sample_objects import informed
 
 
 @pytest.fixture
@@ -27,42 +25,20 @@ async def discovery(kube_server: KubeServer) -> AsyncIterator[Discovery]:
         yield Discovery(transport)
 
 
-@pytest.mark.parametrize(
-    ("api_version", "kind", "message"),
-    [
+async def test_the_error_for_a_missing_kind_suggests_existing_ones_until_it_is_defined(
+    discovery: Discovery, kube_server: KubeServer
+) -> None:
+    for api_version, kind, message in (
         ("v1", "Configmap", "no kind Configmap in v1; the most similar kind is ConfigMap"),
         ("apps/v9", "Deployment", "no kind Deployment in apps/v9: .* no v9 of apps, but apps/v1"),
         ("no.such/v1", "Thing", "no API group no.such"),
         ("v9", "Pod", "the server has no v9"),
-    ],
-)
-async def test_the_error_for_a_missing_kind_suggests_existing_ones(
-    discovery: Discovery, api_version: str, kind: str, message: str
-) -> None:
-    with pytest.raises(StoreMissingError, match=message):
-        await discovery.find(api_version, kind)
-
-
-async def test_a_kind_that_is_defined_later_is_found(
-    discovery: Discovery, kube_server: KubeServer
-) -> None:
-    with pytest.raises(StoreMissingError):
-        await discovery.find("shop.test/v1", "Rollout")
-    schema = {"openAPIV3Schema": {"type": "object"}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    definition = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "rollouts.shop.test"},
-        "spec": {
-            "group": "shop.test",
-            "scope": "Namespaced",
-            "names": {"plural": "rollouts", "kind": "Rollout"},
-            "versions": [{**version, "subresources": {"status": {}}}],
-        },
-    }
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    kube_server.request("POST", definitions, definition)
+        ("shop.test/v1", "Rollout", "shop.test"),
+    ):
+        with pytest.raises(StoreMissingError, match=message):
+            await discovery.find(api_version, kind)
+    async with cluster(kube_server) as kube_cluster:
+        await define(kube_cluster.transport, "shop.test", "Rollout", scope="Namespaced")
 
     async def find_rollout() -> ApiResource:
         try:
@@ -89,49 +65,25 @@ async def redefine(kube_cluster: Kube, group: str, *, scope: str) -> None:
     await define(kube_cluster.transport, group, "Widget", plural="gadgets", scope=scope)
 
 
-async def test_a_watch_finds_a_kind_recreated_with_another_plural_and_scope(
+async def test_an_informer_finds_a_kind_that_is_defined_and_defined_anew(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
+    """The new definition has another plural and another scope."""
     group = "redefined-watch.test"
-    widgets: KubeKind[dict[str, Any]] = kube(f"{group}/v1", "Widget")
-    async with cluster(kube_server) as kube_cluster:
-        await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
-        store = await kube_cluster.open(widgets)
-        await store.create(f"{kube_namespace}/a", b'{"spec": {}}')
-        informer = Informer(store, widgets)
-        watching = asyncio.create_task(informer.run())
-        try:
-            await eventually(lambda: set(informer.table.keys()) == {f"{kube_namespace}/a"})
-            await redefine(kube_cluster, group, scope="Cluster")
-            await kube_cluster.transport.call(
-                "POST",
-                f"/apis/{group}/v1/gadgets",
-                body=b'{"apiVersion": "%s/v1", "kind": "Widget", "metadata": {"name": "b"}}'
-                % group.encode(),
-            )
-            await eventually(lambda: set(informer.table.keys()) == {"b"})
-        finally:
-            watching.cancel()
-
-
-async def test_an_informer_finds_an_optional_kind_when_it_is_defined(
-    kube_server: KubeServer, kube_namespace: str
-) -> None:
-    group = "optional.test"
     widgets: KubeKind[dict[str, Any]] = kube(f"{group}/v1", "Widget", optional=True)
     async with cluster(kube_server) as kube_cluster:
-        store = await kube_cluster.open(widgets)
+        transport, store = kube_cluster.transport, await kube_cluster.open(widgets)
         informer = Informer(store, widgets)
-        watching = asyncio.create_task(informer.run())
-        try:
-            await informer.table.synced.wait()
+        async with informed(informer):
             assert informer.absent
-            await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
+            await define(transport, group, "Widget", scope="Namespaced")
             await store.create(f"{kube_namespace}/a", b'{"spec": {}}')
             await eventually(lambda: set(informer.table.keys()) == {f"{kube_namespace}/a"})
             assert not informer.absent
-        finally:
-            watching.cancel()
+            await redefine(kube_cluster, group, scope="Cluster")
+            widget = {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": "b"}}
+            await kube_server.call("POST", f"/apis/{group}/v1/gadgets", widget)
+            await eventually(lambda: set(informer.table.keys()) == {"b"})
 
 
 async def test_an_optional_kind_whose_own_server_is_gone_counts_as_missing(
@@ -156,7 +108,8 @@ async def test_an_optional_kind_whose_own_server_is_gone_counts_as_missing(
         for wanted in (True, False)
     )
     try:
-        async with cluster(kube_server) as kube_cluster:
+        options = KubeOptions(kubeconfig=str(kube_server.kubeconfig()), attempts_max=1)
+        async with connect_kube(options) as kube_cluster:
 
             async def error_of(kind: KubeKind[Any]) -> StoreError:
                 try:

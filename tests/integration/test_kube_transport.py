@@ -25,7 +25,6 @@ from natsctl.errors import (
     TooLargeError,
     WatchBrokenError,
 )
-from natsctl.kubernetes.api_errors import ExpiredError
 from natsctl.kubernetes.cluster import connecting, load_access
 from natsctl.kubernetes.credentials import Access
 from natsctl.kubernetes.http import HttpPool
@@ -47,22 +46,28 @@ def busy(status: int, **headers: str) -> web.Response:
     return web.Response(status=status, body=b"busy", headers=headers)
 
 
-async def test_a_read_is_retried_until_it_succeeds() -> None:
+async def test_a_request_is_retried_only_if_that_is_safe() -> None:
     answers = in_turn(busy(503), busy(429), reset, OK)
     async with answering(answers) as server, connecting(to(server.url)) as transport:
         assert (await transport.call("GET", PATH)).body == b"{}"
-    assert server.requests == [f"GET {PATH}"] * 4
-
-
-async def test_a_write_is_retried_only_if_it_is_marked_safe() -> None:
-    answers = in_turn(busy(503), OK)
-    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        assert server.requests == [f"GET {PATH}"] * 4
+        server.handler = in_turn(busy(503), OK)
         with pytest.raises(StoreError, match="busy"):
             await transport.call("POST", PATH, body=b"{}")
-        assert len(server.requests) == 1
+        assert len(server.requests) == 5
         server.handler = in_turn(busy(500), busy(502), reset, busy(504), OK)
         await transport.call("PATCH", PATH, body=b"{}", safe=True)
-        assert len(server.requests) == 6
+        assert len(server.requests) == 10
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            server.requests.clear()
+            server.handler = in_turn(busy(429, **{"Retry-After": "0"}), OK)
+            await transport.call(method, PATH, body=b"{}")
+            assert server.requests == [f"{method} {PATH}"] * 2
+        server.requests.clear()
+        server.handler = in_turn(busy(429, **{"Retry-After": "3600"}))  # beyond the deadline
+        with pytest.raises(StoreError, match="busy"):
+            await transport.call("GET", PATH)
+        assert len(server.requests) == 1
 
 
 async def test_a_warning_of_the_server_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -82,17 +87,15 @@ async def test_a_warning_of_the_server_is_logged_once(caplog: pytest.LogCaptureF
     ]
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_a_write_on_a_broken_connection_is_sent_once_and_has_an_unknown_outcome(
-    method: str,
-) -> None:
-    answers = in_turn(OK, reset)
-    async with answering(answers) as server, connecting(to(server.url)) as transport:
-        await transport.call("GET", PATH)  # so that the next call reuses the connection
-        with pytest.raises(StoreTimeoutError, match="unknown"):
-            await transport.call(method, PATH, body=b"{}")
-    assert server.requests == [f"GET {PATH}", f"{method} {PATH}"]
-    assert len(server.connections) == 1
+async def test_a_write_on_a_broken_connection_is_sent_once_and_has_an_unknown_outcome() -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        answers = in_turn(OK, reset)
+        async with answering(answers) as server, connecting(to(server.url)) as transport:
+            await transport.call("GET", PATH)  # so that the next call reuses the connection
+            with pytest.raises(StoreTimeoutError, match="unknown"):
+                await transport.call(method, PATH, body=b"{}")
+        assert server.requests == [f"GET {PATH}", f"{method} {PATH}"]
+        assert len(server.connections) == 1
 
 
 async def test_a_request_that_never_reached_the_server_is_retried() -> None:
@@ -121,14 +124,6 @@ async def test_the_error_names_a_server_that_refuses_connections() -> None:
     assert not isinstance(raised.value, StoreTimeoutError)  # the write certainly had no effect
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-async def test_every_request_is_retried_after_status_429(method: str) -> None:
-    answers = in_turn(busy(429, **{"Retry-After": "0"}), OK)
-    async with answering(answers) as server, connecting(to(server.url)) as transport:
-        await transport.call(method, PATH, body=b"{}")
-    assert server.requests == [f"{method} {PATH}"] * 2
-
-
 async def test_retry_after_of_the_server_is_respected() -> None:
     answers = in_turn(busy(429, **{"Retry-After": "1"}), OK)
     async with answering(answers) as server, connecting(to(server.url)) as transport:
@@ -136,14 +131,6 @@ async def test_retry_after_of_the_server_is_respected() -> None:
         begun = clock()
         await transport.call("GET", PATH)
         assert clock() - begun >= 1.0
-
-
-async def test_a_retry_after_beyond_the_deadline_fails_at_once() -> None:
-    answers = in_turn(busy(429, **{"Retry-After": "3600"}))
-    async with answering(answers) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(StoreError, match="busy"):
-            await transport.call("GET", PATH)
-    assert len(server.requests) == 1
 
 
 async def test_attempts_are_bounded() -> None:
@@ -159,7 +146,7 @@ async def test_attempts_are_bounded() -> None:
 async def test_a_call_ends_at_its_deadline_and_a_write_has_an_unknown_outcome() -> None:
     async with answering(hang) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreTimeoutError, match="unknown"):
-            await transport.call("POST", PATH, body=b"{}", timeout_s=3)
+            await transport.call("POST", PATH, body=b"{}", timeout_s=0.1)
         with pytest.raises(StoreTimeoutError) as raised:
             await transport.call("GET", PATH, timeout_s=0.1)
         assert "unknown" not in str(raised.value)
@@ -212,6 +199,7 @@ async def test_paths_queries_and_headers_arrive_unchanged() -> None:
     ]
     assert server.headers[0]["Accept"] == "application/x"
     assert server.headers[0]["Authorization"] == "Bearer s3cret"
+    assert server.headers[0]["Accept-Encoding"] == "identity"
     assert server.headers[1]["Content-Type"] == "application/apply-patch+yaml"
 
 
@@ -223,14 +211,14 @@ async def test_a_response_above_the_limit_is_refused() -> None:
                 await transport.call("GET", PATH)
         async with connecting(to(server.url, answer_max_bytes=5000)) as transport:
             assert len((await transport.call("GET", PATH)).body) == 5000
-
-
-async def test_redirects_are_not_followed() -> None:
-    elsewhere = web.Response(status=302, headers={"Location": "/elsewhere"})
-    async with answering(in_turn(elsewhere)) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(StoreError, match="302"):
-            await transport.call("GET", PATH)
-    assert len(server.requests) == 1
+            elsewhere = web.Response(status=302, headers={"Location": "/elsewhere"})
+            server.handler = in_turn(elsewhere)  # it isn't followed
+            with pytest.raises(StoreError, match="302"):
+                await transport.call("GET", PATH)
+            server.handler = in_turn(web.Response(status=413, body=b"request is too large"))
+            with pytest.raises(TooLargeError):  # read before the end of the body is sent
+                await transport.call("POST", "/a", body=b"x" * 4_000_000)
+    assert len(server.requests) == 4
 
 
 async def test_an_error_of_the_server_that_contains_the_token_is_masked() -> None:
@@ -259,41 +247,41 @@ async def test_a_watch_yields_whole_lines_and_ends_with_the_response() -> None:
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (lines(b"{}\n", then=hang), "nothing came for 4 s"),
         (lines(b"{}\n", then=reset), "the connection ended within the response"),
         (lines(b"{}\n", b"{"), "middle of a line"),
         (lines(b"{}\n", b"x" * 2000), "longer than 1000 bytes"),
     ],
 )
-async def test_an_incomplete_watch_raises(handler: object, message: str) -> None:
+async def test_an_incomplete_watch_raises(handler: Handler, message: str) -> None:
     async with (
-        answering(handler) as server,  # type: ignore[arg-type]
+        answering(handler) as server,
         connecting(to(server.url, answer_max_bytes=1000)) as transport,
-        transport.stream("/w", query={}, silence_s=4) as stream,
+        transport.stream("/w", query={}, silence_s=60) as stream,
     ):
         assert await anext(stream) == b"{}"
         with pytest.raises(WatchBrokenError, match=message):
             await anext(stream)
 
 
-async def test_a_slow_reader_does_not_break_a_watch() -> None:
-    released = asyncio.Event()
-
-    async def more(request: web.Request) -> web.StreamResponse:
-        await released.wait()
-        return web.Response()
-
-    handler = lines(b"1\n", b"2\n", then=more)
+async def test_silence_breaks_a_watch_and_a_slow_reader_does_not() -> None:
     async with (
-        answering(handler) as server,
+        answering(lines(b"1\n", b"2\n", then=hang)) as server,
         connecting(to(server.url)) as transport,
-        transport.stream("/w", query={}, silence_s=4) as stream,
     ):
-        assert await anext(stream) == b"1"
-        await asyncio.sleep(4.5)
-        assert await anext(stream) == b"2"
-        released.set()
-        assert [line async for line in stream] == []
+
+        async def is_broken_behind_what_came() -> bool:
+            """Retried, because a busy machine may be silent for this time itself."""
+            taken, reason = list[bytes](), ""
+            try:
+                async with transport.stream("/w", query={}, silence_s=0.3) as stream:
+                    async for line in stream:
+                        taken.append(line)
+                        await asyncio.sleep(0.4)
+            except WatchBrokenError as error:
+                reason = str(error)
+            return taken == [b"1", b"2"] and "nothing came for 0.3 s" in reason
+
+        await eventually(is_broken_behind_what_came)
 
 
 async def test_no_connection_is_left_open() -> None:
@@ -309,33 +297,6 @@ async def test_no_connection_is_left_open() -> None:
             assert not any(connection.is_closing() for connection in idle)
         await eventually(lambda: all(connection.is_closing() for connection in idle))
     await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-
-async def test_calls_and_watches_survive_pauses_and_kills_of_a_real_server(
-    own_kube_server: KubeServer,
-) -> None:
-    server = own_kube_server
-    if server.lists_within_watches():
-        pytest.skip("this server may serve a page from its own cache after a compaction")
-    namespace = server.new_namespace()
-    collection = f"/api/v1/namespaces/{namespace}/configmaps"
-    options = KubeOptions(kubeconfig=str(server.kubeconfig()), attempts_max=200)
-    async with connecting(options) as transport:
-        async with transport.stream(collection, query={"watch": "true"}, silence_s=8) as stream:
-            server.pause()
-            with pytest.raises(WatchBrokenError, match="nothing came"):
-                await anext(stream)
-        with pytest.raises(StoreTimeoutError):
-            await transport.call("GET", collection, timeout_s=0.2)
-        server.resume()
-        await transport.call("GET", collection, timeout_s=240)
-        async with transport.stream(collection, query={"watch": "true"}, silence_s=60) as stream:
-            server.kill()
-            with pytest.raises(WatchBrokenError):
-                await anext(stream)
-        call = asyncio.create_task(transport.call("GET", collection, timeout_s=240))
-        await server.start()
-        assert json.loads((await call).body)["kind"] == "ConfigMapList"
 
 
 @pytest.fixture
@@ -382,33 +343,6 @@ async def test_errors_of_a_real_server_become_natsctl_errors(
         await transport.call("POST", collection, body=huge)
 
 
-async def test_a_compacted_page_expires_or_stays_the_same(
-    own_kube_server: KubeServer,
-) -> None:
-    """A newer server answers it from a snapshot in its cache."""
-    server = own_kube_server
-    namespace = server.new_namespace()
-    collection = f"/api/v1/namespaces/{namespace}/configmaps"
-    for name in ("one", "two", "three"):
-        server.request("POST", collection, {"metadata": {"name": name}})
-    async with connecting(KubeOptions(kubeconfig=str(server.kubeconfig()))) as transport:
-        page = json.loads((await transport.call("GET", collection, query={"limit": "1"})).body)
-        next_page = {"limit": "1", "continue": page["metadata"]["continue"]}
-
-        async def answer() -> tuple[list[object], str] | None:
-            try:
-                reply = json.loads((await transport.call("GET", collection, query=next_page)).body)
-            except ExpiredError:
-                return None
-            return reply["items"], reply["metadata"]["resourceVersion"]
-
-        before = await answer()
-        assert before is not None
-        server.request("POST", collection, {"metadata": {"name": "four"}})
-        server.compact()
-        assert await answer() in (None, before)
-
-
 def raw(content: bytes, *, ends: bool = False) -> Handler:
     """Return a handler that sends these bytes before its response, or instead of it."""
 
@@ -420,20 +354,6 @@ def raw(content: bytes, *, ends: bool = False) -> Handler:
         return web.Response(body=b"{}")
 
     return handle
-
-
-async def test_a_refusal_before_the_end_of_the_body_is_read() -> None:
-    refusal = web.Response(status=413, body=b"request is too large")
-    async with answering(in_turn(refusal)) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(TooLargeError):
-            await transport.call("POST", "/a", body=b"x" * 4_000_000)
-
-
-async def test_no_compressed_response_is_asked_for() -> None:
-    reply = web.Response(body=b"{}")
-    async with answering(in_turn(reply)) as server, connecting(to(server.url)) as transport:
-        await transport.call("GET", "/a")
-    assert server.headers[0]["Accept-Encoding"] == "identity"
 
 
 async def test_a_response_without_a_length_ends_with_its_connection() -> None:
@@ -542,16 +462,11 @@ def config(cluster: dict[str, str]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("path", ["/a b", "/a\r\nX-Evil: 1", "/ä", ""])
-async def test_a_path_that_is_not_encoded_is_not_sent(path: str) -> None:
+async def test_a_path_or_a_header_that_is_not_encoded_is_not_sent() -> None:
     async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(ValueError, match="percent-encoded"):
-            await transport.call("GET", path)
-    assert server.requests == []
-
-
-async def test_a_header_with_a_line_end_is_not_sent() -> None:
-    async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
+        for path in ("/a b", "/a\r\nX-Evil: 1", "/ä", ""):
+            with pytest.raises(ValueError, match="percent-encoded"):
+                await transport.call("GET", path)
         with pytest.raises(ValueError, match="control character"):
             await transport.call("PUT", "/a", body=b"", content_type="a\r\nX-Evil: 1")
     assert server.requests == []

@@ -15,7 +15,7 @@ from natsctl.core.coordination.shares import Participation
 from tests.support.clients.nats import Nats
 from tests.support.clients.nats_admin import Admin, NoMessage, Refused
 from tests.support.eventually import eventually
-from tests.support.servers.nats_server import NatsCluster, NatsServer
+from tests.support.servers.nats_server import NatsServer
 
 BUCKET, NAME = "natsctl_leases", "greetings"
 RECORD = record_key(NAME)
@@ -104,13 +104,3 @@ async def test_nobody_is_alarmed_when_the_heartbeat_of_a_session_that_is_over_ex
         assert one.leadership.leads
     assert "vanished from" in caplog.text  # what it says to those who ask
     assert "lease out of reach" not in caplog.text
-
-
-async def test_the_lease_bucket_has_three_replicas_in_a_cluster(nats_cluster: NatsCluster) -> None:
-    async with (
-        connect(nats_cluster.url) as nats,
-        Admin(nats_cluster.url) as admin,
-        taking_part(nats) as participation,
-    ):
-        await eventually(lambda: leads(participation))
-        assert (await admin.info(BUCKET))["config"]["num_replicas"] == 3

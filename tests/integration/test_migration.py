@@ -15,9 +15,8 @@ from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.stores import documents
 
-KEYS = [f"k{number}" for number in range(500)]
-EDITS = 10_000
-EDITORS = 20
+KEYS = [f"k{number}" for number in range(100)]
+EDITORS = 4
 CONTROLLER = "tests.support.controllers.shop_versions:Shops"
 
 
@@ -27,7 +26,7 @@ def edited(value: bytes) -> bytes:
     return documents.render({**document, "edits": int(str(document["edits"])) + 1})
 
 
-async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(
+async def test_a_migration_beside_a_daemon_loses_no_edit(
     nats: Nats, nats_server: NatsServer, tmp_path: Path
 ) -> None:
     store = await nats.open(SHOPS)
@@ -40,7 +39,9 @@ async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(
     chosen, edits = random.Random(7), dict.fromkeys(KEYS, 0)
 
     async def edit() -> None:
-        for _ in range(EDITS // EDITORS):
+        made = 0
+        while made < 50 or not migrating.done():
+            made += 1
             key = chosen.choice(KEYS)
             while True:
                 seen = await store.get(key)
@@ -49,11 +50,12 @@ async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(
                     break
             edits[key] += 1
 
-    async with asyncio.TaskGroup() as editors:
+    async with asyncio.TaskGroup() as tasks:
+        migrating = tasks.create_task(natsctl("migrate", "--controller", CONTROLLER))
         for _ in range(EDITORS):
-            editors.create_task(edit())
-        migrated = await natsctl("migrate", "--controller", CONTROLLER)
-    assert sum(edits.values()) == EDITS
+            tasks.create_task(edit())
+    migrated = migrating.result()
+    assert sum(edits.values()) >= 50 * EDITORS
     assert migrated.status == 0
     assert re.search(r"^shops: .*migrated to version 2", migrated.out, re.MULTILINE)
     await eventually(operator.synced.is_set)

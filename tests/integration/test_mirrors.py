@@ -48,43 +48,25 @@ async def caught_up(nats: Nats, bucket: str, messages: int) -> None:
     await eventually(has_messages)
 
 
-async def test_a_mirror_shows_the_objects_of_its_origin(nats: Nats) -> None:
-    stored = await put(await nats.open(ORIGIN), "a")
+async def test_a_mirror_shows_its_origin_and_follows_it(nats: Nats, natsctl: Natsctl) -> None:
+    """So does a mirror of the mirror."""
+    origin = await nats.open(ORIGIN)
+    stored = await put(origin, "a")
     await mirror(nats, "copy", "origin")
-    await caught_up(nats, "copy", 1)
+    await mirror(nats, "second", "copy")
+    for bucket in ("copy", "second"):
+        await caught_up(nats, bucket, 1)
     store = await nats.open(COPY)
     assert await store.get("a") == stored
     assert await store.history("a") == [stored]
+    assert await (await nats.open(kv(bytes, bucket="second"))).get("a") == stored
+    assert await natsctl.done("get", "copy", "-o", "name") == "copy/a\n"
     async with store.watch() as events:
         assert (await listing(events))[1:-1] == [Applied(stored)]
-
-
-async def test_a_watch_of_a_mirror_follows_the_origin(nats: Nats) -> None:
-    origin = await nats.open(ORIGIN)
-    await put(origin, "a")
-    await mirror(nats, "copy", "origin")
-    await caught_up(nats, "copy", 1)
-    async with (await nats.open(COPY)).watch() as events:
-        await listing(events)
         changed = await put(origin, "a", "again")
         assert await take(events, 1) == [Applied(changed)]
         revision = await origin.delete("a")
         assert await take(events, 1) == [Deleted("a", revision)]
-
-
-async def test_a_mirror_of_a_mirror_shows_the_objects_of_the_first_origin(nats: Nats) -> None:
-    stored = await put(await nats.open(ORIGIN), "a")
-    await mirror(nats, "between", "origin")
-    await mirror(nats, "copy", "between")
-    await caught_up(nats, "copy", 1)
-    assert await (await nats.open(COPY)).get("a") == stored
-
-
-async def test_commands_list_a_mirror(nats: Nats, natsctl: Natsctl) -> None:
-    await put(await nats.open(ORIGIN), "a")
-    await mirror(nats, "copy", "origin")
-    await caught_up(nats, "copy", 1)
-    assert await natsctl.done("get", "copy", "-o", "name") == "copy/a\n"
 
 
 async def test_a_mirror_that_renames_keys_to_its_own_name_is_read(nats: Nats) -> None:

@@ -12,7 +12,6 @@ from natsctl import EventType, NatsOptions
 from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.jetstream.events import (
     AGE_S,
-    FOUND_MAX,
     STREAM,
     KvEvent,
     StreamRecorder,
@@ -75,34 +74,28 @@ class TestRecording:
         (event,) = await events(nats)
         assert event.message == "no way to nats://***@hub"
 
-    async def test_each_controller_and_key_has_its_subject(self, nats: Nats) -> None:
+    async def test_the_first_event_makes_a_limited_stream_with_a_subject_for_each_key(
+        self, nats: Nats
+    ) -> None:
         async with nats.recorder("apps") as apps, nats.recorder("sites") as sites:
+            with pytest.raises(StoreMissingError):
+                await info(nats)
             apps.event("shop", NORMAL, "Synced", "hi")
             apps.event("team.a/b=c", NORMAL, "Synced", "hi")
             sites.event("shop", WARNING, "SyncFailed", "ho")
-        subjects = (await info(nats))["state"]["subjects"]
-        assert subjects == {
+        stream = await info(nats)
+        assert stream["state"]["subjects"] == {
             "natsctl.events.apps.shop": 1,
             "natsctl.events.apps.team.a/b=c": 1,
             "natsctl.events.sites.shop": 1,
         }
         assert [event.message for event in await events(nats, "sites.>")] == ["ho"]
-
-    async def test_the_stream_is_limited(self, nats: Nats) -> None:
-        async with nats.recorder("apps") as recorder:
-            recorder.event("shop", NORMAL, "Synced", "hi")
-        config = (await info(nats))["config"]
+        config = stream["config"]
         assert config["subjects"] == ["natsctl.events.>"]
         assert config["max_age"] == AGE_S * 1_000_000_000
         assert config["max_bytes"] > 0
         assert config["max_msgs_per_subject"] == BURST
         assert config["discard"] == "old"
-
-    async def test_no_stream_is_created_without_an_event(self, nats: Nats) -> None:
-        async with nats.recorder("apps"):
-            pass
-        with pytest.raises(StoreMissingError):
-            await info(nats)
 
 
 class TestAggregating:
@@ -114,15 +107,24 @@ class TestAggregating:
         assert event.count == 100
         assert recorder.dropped == 0
 
-    async def test_a_repeat_of_a_sent_event_increases_its_count(self, nats: Nats) -> None:
+    async def test_a_repeat_of_a_sent_event_increases_its_count(
+        self, nats: Nats, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(outbox, "QUIET_S", 0.1)
+        monkeypatch.setattr(outbox, "GATHER_S", 0.1)
+        monkeypatch.setattr("natsctl.jetstream.events.REPEAT_S", 3600)
         async with nats.recorder("apps") as recorder:
             for count in (1, 2, 3):
                 recorder.event("shop", WARNING, "SyncFailed", "no")
                 await sent(nats, count)
-        recorded = await events(nats)
+            recorder.event("shop", NORMAL, "Synced", "yes")
+            recorder.event("shop", WARNING, "SyncFailed", "no")
+        *recorded, _, _ = await events(nats)
         assert [event.count for event in recorded] == [1, 2, 3]
         assert len({event.first for event in recorded}) == 1
         assert recorded[-1].last > recorded[-1].first
+        newest = await events_of(nats.connection, "apps", "shop")
+        assert [(event.message, event.count) for event in newest] == [("yes", 1), ("no", 4)]
 
 
 class TestLimiting:
@@ -141,15 +143,13 @@ class TestEnding:
                 recorder.event(f"k{number}", NORMAL, "Synced", "hi")
         assert len(await events(nats)) == 200
 
-    @pytest.mark.parametrize("steps", range(8))
-    async def test_an_event_that_is_being_sent_is_sent_before_the_end(
-        self, nats: Nats, steps: int
-    ) -> None:
-        async with nats.recorder("apps") as recorder:
-            recorder.event("shop", NORMAL, "Synced", "hi")
-            for _ in range(steps):
-                await asyncio.sleep(0)
-        assert [event.count for event in await events(nats)] == [1]
+    async def test_an_event_that_is_being_sent_is_sent_before_the_end(self, nats: Nats) -> None:
+        for steps in range(8):
+            async with nats.recorder("apps") as recorder:
+                recorder.event(f"shop-{steps}", NORMAL, "Synced", "hi")
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+        assert [event.count for event in await events(nats)] == [1] * 8
 
     async def test_the_end_does_not_wait_long_for_a_silent_server(
         self,
@@ -178,24 +178,16 @@ class TestFailing:
             await eventually(lambda: recorder.dropped == 1)
         assert any("cannot send event object=shop" in message for message in caplog.messages)
 
-    async def test_recording_never_waits_and_never_raises(self, cut_proxy: CutProxy) -> None:
+    async def test_recording_never_waits_and_never_raises(
+        self, cut_proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(outbox, "PENDING_MAX", 100)
         async with natsctl.connect(cut_proxy.url) as nats:
             cut_proxy.cut()
             recorder = StreamRecorder(nats.connection, "apps")
-            for number in range(20_000):
+            for number in range(200):
                 recorder.event(f"k{number}", NORMAL, "Synced", "hi")
-            assert recorder.dropped == 10_000
-
-
-async def test_events_of_returns_the_newest_message_of_a_repeated_event(nats: Nats) -> None:
-    async with nats.recorder("apps") as recorder:
-        for count in (1, 2, 3):
-            recorder.event("shop", WARNING, "SyncFailed", "no")
-            await sent(nats, count)
-        recorder.event("shop", NORMAL, "Synced", "yes")
-        recorder.event("shop", WARNING, "SyncFailed", "no")
-    recorded = await events_of(nats.connection, "apps", "shop")
-    assert [(event.message, event.count) for event in recorded] == [("yes", 1), ("no", 4)]
+            assert recorder.dropped == 100
 
 
 async def test_events_of_skips_foreign_messages(nats: Nats) -> None:
@@ -213,17 +205,19 @@ async def test_events_of_skips_foreign_messages(nats: Nats) -> None:
     assert [event.message for event in recorded] == ["one", "two"]
 
 
-async def test_of_many_events_only_the_last_are_kept_and_returned(nats: Nats) -> None:
+async def test_of_many_events_only_the_last_are_kept_and_returned(
+    nats: Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsctl.jetstream.events.FOUND_MAX", 100)
     async with nats.recorder("apps") as recorder:
         recorder.event("shop", NORMAL, "Synced", "old")
         (old,) = await sent(nats, 1)
     publish = nats.connection.client.publish
-    for number in range(FOUND_MAX + 5):
+    for number in range(105):
         event = msgspec.structs.replace(old, key=f"k{number}", message="new")
         await publish(f"natsctl.events.apps.{event.key}", msgspec.json.encode(event))
     await nats.connection.request("natsctl.events.apps.k", b"")  # answered when all are stored
     found = await events_between(nats.connection, "*", ">")
-    assert [event.key for event in found] == [f"k{number}" for number in range(5, FOUND_MAX + 5)]
-    assert [event.message for event in await events_between(nats.connection, "apps", "shop")] == [
-        "old"
-    ]
+    assert [event.key for event in found] == [f"k{number}" for number in range(5, 105)]
+    of_shop = await events_between(nats.connection, "apps", "shop")
+    assert [event.message for event in of_shop] == ["old"]

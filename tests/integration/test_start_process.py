@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,25 +25,28 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("turns", range(TURNS))
-async def test_a_start_that_is_cancelled_ends_with_its_program(turns: int, tmp_path: Path) -> None:
-    starting = asyncio.create_task(
-        start_process("/bin/sh", "-c", SCRIPT, cwd=tmp_path, stdin=PIPE, stdout=PIPE)
-    )
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    if not starting.done():
-        starting.cancel()
-    await asyncio.wait((starting,), timeout=END_S)
-    assert starting.done()
-    if starting.cancelled():
-        pids = tmp_path / "pids"
-        noted = pids.read_text().split() if pids.exists() else []
-        await eventually(lambda: not any(is_alive(int(pid)) for pid in noted))
-    else:
-        process = starting.result()
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.communicate(b"")
+def have_ended(pids: list[str]) -> bool:
+    return not any(is_alive(int(pid)) for pid in pids)
+
+
+async def test_a_start_that_is_cancelled_ends_with_its_program(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    for turns in range(TURNS):
+        starting = asyncio.create_task(
+            start_process("/bin/sh", "-c", SCRIPT, cwd=tmp_path, stdin=PIPE, stdout=PIPE)
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not starting.done():
+            starting.cancel()
+        await asyncio.wait((starting,), timeout=END_S)
+        if starting.cancelled():
+            noted = pids.read_text().split() if pids.exists() else []
+            await eventually(partial(have_ended, noted))
+        else:
+            process = starting.result()
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.communicate(b"")
 
 
 async def test_a_program_that_does_not_exist_raises_an_os_error() -> None:
