@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.eventually import eventually
 from tests.support.faults.kube_test_bed import KubeTestBed, Maps, Site, kube_test_bed
 from tests.support.servers.kube_apiserver import KubeServer
@@ -12,31 +10,31 @@ from tests.support.servers.nats_server import NatsServer
 KIND, KEY = "natsctl.io/owner-kind", "natsctl.io/owner-key"
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"labels": {KEY: "nobody"}},
-        {"labels": {KEY: None}},
-        {"labels": {KIND: None, KEY: None}},
-        {"labels": {KIND: "Other.kind"}},
-        {"annotations": {"natsctl.io/applied": "changed"}},
-    ],
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"labels": {KEY: "nobody"}},
+    {"labels": {KEY: None}},
+    {"labels": {KIND: None, KEY: None}},
+    {"labels": {KIND: "Other.kind"}},
+    {"annotations": {"natsctl.io/applied": "changed"}},
 )
-async def test_changed_owner_labels_of_an_object_are_restored(
-    nats_server: NatsServer,
-    own_kube_server: KubeServer,
-    monkeypatch: pytest.MonkeyPatch,
-    metadata: dict[str, Any],
-) -> None:
-    async def sync_without_force(self: Maps, key: str) -> None:
+
+
+class Mild(Maps):
+    """Applies without force."""
+
+    async def sync_handler(self, key: str) -> None:
         site: Site | None = self.sites.get(key)
         if site is not None:
             await self.maps.apply({"metadata": {"name": key}, "data": {"text": site.spec.text}})
 
-    monkeypatch.setattr(Maps, "sync_handler", sync_without_force)
-    async with kube_test_bed(nats_server.url, own_kube_server, keys=2) as bed:
-        await bed.edit("k0", {"metadata": metadata})
-        await eventually(lambda: has_owner_labels(bed))
+
+async def test_changed_owner_labels_of_an_object_are_restored(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_test_bed(nats_server.url, own_kube_server, controller=Mild()) as bed:
+        for metadata in CHANGES:
+            await bed.edit("k0", {"metadata": metadata})
+            await eventually(lambda: has_owner_labels(bed))
 
 
 async def has_owner_labels(bed: KubeTestBed) -> bool:

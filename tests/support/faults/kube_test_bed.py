@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -29,7 +29,10 @@ from tests.support.servers.kube_apiserver import KubeServer
 
 SITES = "sites"
 NAMESPACE = "maps"
+KEYS = tuple(f"k{number}" for number in range(12))
+GC_CYCLES = 5  # in which every orphan is collected
 EAGER = GarbageLimits(interval_s=0.3, grace_s=0.6, count_max=100_000, share_max=1.0)
+PAUSE_S = 0.03  # between two random changes
 TEXTS = itertools.count(1)  # no text is ever used again
 
 
@@ -51,6 +54,7 @@ class Maps(Controller):
 
     def __init__(self) -> None:
         self.syncs = 0
+        self.cycles = 0
         self.go_on = asyncio.Event()
         self.go_on.set()
 
@@ -64,6 +68,20 @@ class Maps(Controller):
         await self.maps.apply(manifest, force=True)
         await self.sites.update_status(key, {"said": site.spec.text})
         return None
+
+    async def garbage_secondaries(self) -> None:
+        await super().garbage_secondaries()
+        self.cycles += 1
+
+    async def collects(self, cycles: int = GC_CYCLES) -> None:
+        """Wait for this many GC cycles that begin from now on."""
+        goal = self.cycles + cycles + 1
+        await eventually(lambda: self.cycles >= goal)
+
+    async def progress(self, syncs: int = 30) -> None:
+        """Wait until this many more syncs have begun."""
+        goal = self.syncs + syncs
+        await eventually(lambda: self.syncs >= goal)
 
 
 class KubeTestBed:
@@ -175,21 +193,21 @@ async def kube_test_bed(
     *,
     through: Path | None = None,
     nats_through: str | None = None,
-    keys: int = 40,
+    keys: Sequence[str] = KEYS,
+    controller: Maps | None = None,
     watch_timeout_s: float = 60.0,
 ) -> AsyncIterator[KubeTestBed]:
-    """Run the controller with this many sites, all of them synced.
+    """Run the controller with these sites, all of them synced.
 
     *through* is the kubeconfig and *nats_through* the URL of the controller, for example of a
     proxy. The test's own clients connect directly.
     """
     await empty_namespace(cluster)
-    controller = Maps()
     async with Admin(nats_url) as admin:
-        bed = KubeTestBed(admin, cluster, controller)
+        bed = KubeTestBed(admin, cluster, controller or Maps())
         kubeconfig = through or cluster.kubeconfig()
-        async with running(controller, nats_through or nats_url, kubeconfig, watch_timeout_s):
-            await bed.put(*(f"k{number}" for number in range(keys)))
+        async with running(bed.controller, nats_through or nats_url, kubeconfig, watch_timeout_s):
+            await bed.put(*keys)
             await bed.settled()
             yield bed
 
@@ -217,16 +235,13 @@ async def running(
 
 
 @asynccontextmanager
-async def meddling(bed: KubeTestBed, keys: list[str], *, seed: int = 0) -> AsyncIterator[None]:
-    """Write sites and change their ConfigMaps at random during the context.
-
-    Failed requests are ignored.
-    """
+async def meddling(bed: KubeTestBed, *, seed: int) -> AsyncIterator[None]:
+    """Write sites and change their ConfigMaps at random during the context; ignore failures."""
     chance = random.Random(seed)
     stopped = asyncio.Event()
 
     async def act() -> None:
-        key = chance.choice(keys)
+        key = chance.choice(KEYS)
         match chance.randrange(6):
             case 0:
                 await bed.remove(key)
@@ -234,7 +249,7 @@ async def meddling(bed: KubeTestBed, keys: list[str], *, seed: int = 0) -> Async
                 await bed.edit(key, {"data": {"text": "spoilt"}})
             case 2:
                 await bed.edit(key, {"metadata": {"labels": {"natsctl.io/owner-key": None}}})
-            case 3 if keys.index(key) % 2:
+            case 3 if KEYS.index(key) % 2:
                 await bed.delete(key)
             case _:
                 await bed.put(key)
@@ -243,7 +258,7 @@ async def meddling(bed: KubeTestBed, keys: list[str], *, seed: int = 0) -> Async
         while not stopped.is_set():
             with suppress(*FAILURES, AssertionError, HTTPException):
                 await act()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(PAUSE_S)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(work())
