@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -308,33 +309,35 @@ async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
 
 # ---- a controller whose disks are files, and whose process kills itself at a chosen call
 #
-# The folder in `DISKS_FOLDER` is the external system: a file per disk, and a log of creations. The
-# file `kill` in the folder has a key and a number. Each external call and each write of the key has
-# a point before its effect and one after it; the process kills itself at the point of that number.
+# The folder in `DISKS_FOLDER` is the external system: a file per disk, and logs of creations and of
+# points. Each external call and each write of a key has a point before its effect and one after it:
+# the key, the call, and how often this process has passed it. The process removes the file `kill`
+# and kills itself at the point that the file names.
 
 FOLDER = Path(os.environ.get("DISKS_FOLDER", "."))
 
 
 class Plan:
-    """Kills this process at the point that the file `kill` names."""
+    """Kills this process at the point that the file `kill` names, once."""
 
     def __init__(self) -> None:
-        key, point = (FOLDER / "kill").read_text().split()
-        self._key = key
-        self._point = int(point)
-        self._passed = 0
+        self._passed: Counter[str] = Counter()
 
     @contextmanager
-    def call(self, key: str) -> Iterator[None]:
-        self._pass(key)
+    def call(self, call: str, key: str) -> Iterator[None]:
+        name = key.rpartition(".")[2]  # a record's key begins with the bucket
+        self._pass(f"{name} before {call}")
         yield
-        self._pass(key)
+        self._pass(f"{name} after {call}")
 
-    def _pass(self, key: str) -> None:
-        if key == self._key:
-            if self._passed == self._point:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._passed += 1
+    def _pass(self, point: str) -> None:
+        self._passed[point] += 1
+        line, kill = f"{point} {self._passed[point]}\n", FOLDER / "kill"
+        with (FOLDER / "points").open("a") as log:
+            log.write(line)
+        if kill.exists() and kill.read_text() == line:
+            kill.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Files:
@@ -344,7 +347,7 @@ class Files:
         self._plan = plan
 
     async def observe(self, managed: Managed[Disk]) -> Observation:
-        with self._plan.call(managed.key):
+        with self._plan.call("observe disk", managed.key):
             file = FOLDER / "disks" / managed.external_name
             if not file.exists():
                 return Observation()
@@ -353,18 +356,18 @@ class Files:
             )
 
     async def create(self, managed: Managed[Disk]) -> None:
-        with self._plan.call(managed.key):
+        with self._plan.call("create disk", managed.key):
             with (FOLDER / "created").open("a") as log:
                 log.write(f"{managed.key}\n")
             with (FOLDER / "disks" / managed.external_name).open("x") as file:
                 file.write(str(managed.object.spec.size))
 
     async def update(self, managed: Managed[Disk]) -> None:
-        with self._plan.call(managed.key):
+        with self._plan.call("update disk", managed.key):
             (FOLDER / "disks" / managed.external_name).write_text(str(managed.object.spec.size))
 
     async def delete(self, managed: Managed[Disk]) -> None:
-        with self._plan.call(managed.key):
+        with self._plan.call("delete disk", managed.key):
             (FOLDER / "disks" / managed.external_name).unlink(missing_ok=True)
 
 
@@ -376,12 +379,12 @@ class Disks(Controller):
 
     async def start(self) -> None:
         plan = Plan()
-        store: Any = MortalStore(self.disks.informer.store, plan.call)
+        store: Any = MortalStore(self.disks.informer.store, plan.call, "object")
 
         async def open_records(kind: Kind[Any]) -> Any:
             assert self.disks.open_store is not None
             records = await self.disks.open_store(kind)
-            return MortalStore(records, lambda key: plan.call(key.rpartition(".")[2]))
+            return MortalStore(records, plan.call, "record")
 
         watched = Primary[Disk](Informer(store, DISKS), Writes(), open_records, self.disks.queue)
 
@@ -400,11 +403,17 @@ class Disks(Controller):
 
 
 class MortalStore(StoreProxy):
-    """A store that makes each call of `store` within the context `around(key)`."""
+    """A store that makes each call of `store` within the context `around(call, key)`."""
 
-    def __init__(self, store: Store, around: Callable[[str], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        around: Callable[[str, str], AbstractContextManager[None]],
+        what: str = "",
+    ) -> None:
         super().__init__(store)
         self._around = around
+        self._what = what
 
     async def _call(
         self,
@@ -415,5 +424,5 @@ class MortalStore(StoreProxy):
         *,
         revision: int | None = None,
     ) -> T:
-        with self._around(key):
+        with self._around(f"{verb} {self._what}", key):
             return await send()
