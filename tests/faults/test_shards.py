@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -22,29 +23,32 @@ from tests.support.faults.process_group import Member, ProcessGroup, processes
 from tests.support.servers.nats_server import NatsServer
 
 SHARES = 256
-SHARD = ("--shard", "--workers", "8")
-KEYS = [f"k{number}" for number in range(60)]
-TTL_S = 12.0  # a member that is stopped for four seconds keeps its keys
-LONG_TTL_S = 30.0
+SLOW = "shares for another process are still worked on"
+KEYS = [f"k{number}" for number in range(40)]
+TTL_S = 6.0
+LONG_TTL_S = 30.0  # a member that is stopped for ten seconds keeps its keys
 WITHIN_S = 120.0
 NEVER_S = 1e6
 SIGMAS = 5.0
+
+sharing = partial(
+    processes, ttl_s=TTL_S, options=("--shard", "--workers", "8"), keys=KEYS, again_s=0.5
+)
 
 
 async def test_keys_are_spread_evenly_after_joins_stops_kills_and_pauses(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with processes(3, nats_server, tmp_path, ttl_s=TTL_S, options=SHARD, keys=KEYS) as group:
+    async with sharing(3, nats_server, tmp_path) as group:
         first_member, second_member, third_member = group.members
         await wait_until_shared(group, KEYS)
 
+        new = [f"new{number}" for number in range(20)]
         async with Admin(nats_server.url) as admin:  # a fourth member joins while keys are put
-            putting = asyncio.create_task(
-                put_slowly(admin, [f"new{number}" for number in range(20)])
-            )
+            putting = asyncio.create_task(put_slowly(admin, new))
             four = await group.join()
             await putting
-        keys = [*KEYS, *(f"new{number}" for number in range(20))]
+        keys = [*KEYS, *new]
         await wait_until_shared(group, keys)
 
         assert await second_member.end(signal.SIGTERM) == 0
@@ -53,47 +57,47 @@ async def test_keys_are_spread_evenly_after_joins_stops_kills_and_pauses(
         await third_member.end(signal.SIGKILL)
         await wait_until_shared(group, keys)
 
-        first_member.pause()
-        await wait_until_shared(group, keys, four)
-        since = group.recorded
-        first_member.resume()
+        async with first_member.away("paused"):
+            await wait_until_shared(group, keys, four)
+            since = group.recorded
         await eventually(lambda: "stopped sharing keys" in first_member.log, within_s=WITHIN_S)
         await wait_until_shared(group, keys, first_member, four)
         assert first_member.begun(since) > 0
 
-        nats_server.kill()
-        await nats_server.start()
-        await wait_until_shared(group, keys, first_member, four)
 
-
-async def test_a_disconnected_member_stops_before_others_get_its_keys(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
-    async with processes(3, nats_server, tmp_path, ttl_s=TTL_S, options=SHARD, keys=KEYS) as group:
-        first_member, second_member, third_member = group.members
-        await wait_until_shared(group, KEYS)
-        second_member.proxy.freeze()
-        await wait_until_shared(group, KEYS, first_member, third_member)
-        await eventually(lambda: "the lease could not be renewed in time" in second_member.log)
-        second_member.proxy.thaw()
-        await wait_until_shared(group, KEYS)
-
-
-async def test_a_deleted_lease_bucket_is_recreated_and_members_join_again(
+async def test_members_share_again_after_outages_and_leave_nothing_when_they_stop(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with (
-        processes(2, nats_server, tmp_path, ttl_s=TTL_S, options=SHARD, keys=KEYS) as group,
+        sharing(2, nats_server, tmp_path) as group,
         Admin(nats_server.url) as admin,
     ):
+        first_member, second_member = group.members
         await wait_until_shared(group, KEYS)
+
+        async with second_member.away("frozen"):
+            await wait_until_shared(group, KEYS, first_member)
+            await eventually(lambda: "the lease could not be renewed in time" in second_member.log)
+        await wait_until_shared(group, KEYS)
+
+        nats_server.kill()
+        await nats_server.start()
+        await wait_until_shared(group, KEYS)
+
+        seen = [len(member.log) for member in group.members]
         await admin.drop("natsctl_leases")
-        for member in group.members:
-            await eventually(
-                lambda member=member: "stopped sharing keys" in member.log,  # type: ignore[arg-type,misc]
-                within_s=WITHIN_S,
-            )
+
+        def all_stopped() -> bool:
+            logs = [member.log[since:] for member, since in zip(group.members, seen, strict=True)]
+            return all("stopped sharing keys" in log for log in logs)
+
+        await eventually(all_stopped, within_s=WITHIN_S)
         await wait_until_shared(group, KEYS)
+
+        for member in group.members:
+            assert await member.end(signal.SIGTERM) == 0
+        await eventually(lambda: no_consumers(admin))
+        await eventually(lambda: no_record(admin))
 
 
 async def test_people_see_who_gives_up_shares_and_since_when(
@@ -101,13 +105,14 @@ async def test_people_see_who_gives_up_shares_and_since_when(
 ) -> None:
     natsctl = Natsctl(tmp_path, nats_server.url)
     async with (
-        processes(1, nats_server, tmp_path, ttl_s=TTL_S, options=SHARD, keys=KEYS) as group,
+        sharing(1, nats_server, tmp_path) as group,
         console_on(nats_server.url) as console,
     ):
         key = min(KEYS, key=lambda key: crc32(key.encode()) % SHARES)  # of those that go first
         group.book.held.write_text(key)
         await eventually(lambda: steps_of(group, key)[-2 * STEPS :] == ["step"] * 2 * STEPS)
         await group.join()
+        await eventually(lambda: SLOW in group.members[0].log)
 
         async def texts() -> list[str]:
             shown = await natsctl("status", "-o", "wide")
@@ -141,9 +146,7 @@ def steps_of(group: ProcessGroup, key: str) -> list[str]:
 async def test_a_rebalance_syncs_only_the_keys_that_move(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with processes(
-        2, nats_server, tmp_path, ttl_s=LONG_TTL_S, options=SHARD, keys=KEYS, again_s=NEVER_S
-    ) as group:
+    async with sharing(2, nats_server, tmp_path, ttl_s=LONG_TTL_S, again_s=NEVER_S) as group:
         before = await owners(nats_server, group.members)
         await eventually(lambda: all(key in before[key].synced_keys() for key in KEYS))
         await wait_until_quiet(group)
@@ -165,19 +168,6 @@ async def test_a_rebalance_syncs_only_the_keys_that_move(
         assert sync_counts(group, since) == moved
         taken = await owners(nats_server, list(set(before.values())))
         assert all(key in taken[key].synced_keys(since) for key in moved)
-
-
-async def test_a_stopped_member_leaves_no_record_and_no_consumer(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
-    async with (
-        processes(2, nats_server, tmp_path, ttl_s=5, options=SHARD, keys=KEYS) as group,
-        Admin(nats_server.url) as admin,
-    ):
-        for member in group.members:
-            assert await member.end(signal.SIGTERM) == 0
-        await eventually(lambda: no_consumers(admin))
-        await eventually(lambda: no_record(admin))
 
 
 async def no_record(admin: Admin) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.cli.forked_process import ForkedProcess, forked
 from tests.support.clients.nats_admin import Admin
-from tests.support.controllers.sync_log import AGAIN, PAUSE_S, RECORDS, TURNS, Book
+from tests.support.controllers.sync_log import AGAIN, RECORDS, TURNS, Book
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
@@ -61,17 +61,22 @@ class Member:
         assert self._process is not None
         if self._process.returncode is None:
             self._process.send_signal(signal_number)
-            if signal_number == signal.SIGKILL:
-                self._group.excused |= {self.pid}
         return await self._process.wait()
 
-    def pause(self) -> None:
-        """Suspend the process."""
-        self._group.excused |= {self.pid}
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
+    @asynccontextmanager
+    async def away(self, fault: str) -> AsyncIterator[None]:
+        """Suspend the process, cut its connection or let it pass no data, during the context."""
+        match fault:
+            case "paused":
+                os.kill(self.pid, signal.SIGSTOP)
+            case "cut":
+                self.proxy.cut()
+            case _:
+                self.proxy.freeze()
+        yield
         os.kill(self.pid, signal.SIGCONT)
+        self.proxy.thaw()
+        await self.proxy.heal()
 
     @property
     def terms(self) -> int:
@@ -104,7 +109,6 @@ class ProcessGroup:
         self.ttl_s = ttl_s
         self.book = Book(folder / "records")
         self.members: list[Member] = []
-        self.excused: frozenset[int] = frozenset()
         self.join: Callable[[], Awaitable[Member]]
         """Start one more process, and return it."""
 
@@ -132,7 +136,7 @@ class ProcessGroup:
 
     def check(self) -> None:
         """Raise `Overlap` if two processes synced one key at the same time."""
-        self.book.check(excused=self.excused)
+        self.book.check()
 
 
 @asynccontextmanager
@@ -144,7 +148,7 @@ async def processes(
     ttl_s: float,
     options: Sequence[str] = ("--leader-elect",),
     keys: Sequence[str] = KEYS,
-    again_s: float = PAUSE_S,
+    again_s: float = 0.1,
 ) -> AsyncIterator[ProcessGroup]:
     """Start this many processes, one after another, and check the sync log at the end.
 
