@@ -5,10 +5,11 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from natsctl.errors import ConnectError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.start_process import start_process
 from natsctl.telemetry.hiding import enumerated
@@ -36,16 +37,30 @@ async def private_server(
     """
     from natsctl.jetstream.embedded import EmbeddedServer  # noqa: PLC0415 - see above
 
-    if port is None:
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", DEFAULT_PORT))
-            port = DEFAULT_PORT
-    async with EmbeddedServer(store_dir, port=port or None) as server:
-        has_default_port = server.url.endswith(f":{DEFAULT_PORT}")
-        hint = None if has_default_port else f"export NATSCTL_SERVER={server.url}"
+    async with AsyncExitStack() as stack:
+        server = None
+        if port is None and _is_free(DEFAULT_PORT):
+            try:
+                default = EmbeddedServer(store_dir, port=DEFAULT_PORT)
+                server = await stack.enter_async_context(default)
+            except ConnectError:
+                if _is_free(DEFAULT_PORT):
+                    raise
+        if server is None:  # another program has that port, or was faster
+            any_port = EmbeddedServer(store_dir, port=port or None)
+            server = await stack.enter_async_context(any_port)
+        hint = None if server.port == DEFAULT_PORT else f"export NATSCTL_SERVER={server.url}"
         log.info("private nats-server listens", url=server.url, hint=hint)
         yield server
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
 
 
 async def while_it_runs(server: "EmbeddedServer", work: Coroutine[None, None, None]) -> None:

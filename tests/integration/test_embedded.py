@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from natsctl.daemon.development import private_server
 from natsctl.errors import ConnectError, UsageError
 from natsctl.jetstream import embedded
 from natsctl.jetstream.embedded import EmbeddedServer, find_server
@@ -190,3 +192,13 @@ def test_the_program_comes_from_the_path_or_the_wheel(
 def test_a_missing_nats_server_program_is_an_error_with_the_install_command(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"pip install 'natsctl\[embedded\]'"):
         find_server([tmp_path / "nats-server", tmp_path])
+
+
+async def test_servers_that_start_at_once_get_a_port_each() -> None:
+    async def start(stack: AsyncExitStack) -> int:
+        server = await stack.enter_async_context(private_server(None, None))
+        return server.port
+
+    async with AsyncExitStack() as stack:
+        ports = await asyncio.gather(*(start(stack) for _ in range(3)))
+    assert len(set(ports)) == 3

@@ -95,7 +95,7 @@ async def test_nobody_is_alarmed_when_the_heartbeat_of_a_session_that_is_over_ex
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "natsctl")
-    async with connect(nats_server.url, verify_s=0.5) as nats, taking_part(nats, ttl_s=1.0) as one:
+    async with connect(nats_server.url, verify_s=0.5) as nats, taking_part(nats) as one:
         await eventually(lambda: leads(one))
         async with taking_part(nats, ttl_s=1.0) as two:
             await eventually(lambda: two.state().known)
