@@ -48,11 +48,11 @@ COMMANDS = {
     "gc": ("gc", OPERATE, "Find and remove secondaries whose owner does not exist."),
     "console": ("console", OPERATE, "Serve a page that shows controllers and their objects."),
     "repair": ("repair", OPERATE, "Repair external links, the installation, garbage collection."),
-    "doctor": ("setup", SETUP, "Check everything that controllers need."),
+    "doctor": ("needs", SETUP, "Check everything that controllers need."),
     "config": ("setup", SETUP, "Print the settings in effect and the source of each."),
-    "rbac": ("setup", SETUP, "Print the permissions that controllers need."),
+    "rbac": ("needs", SETUP, "Print the permissions that controllers need."),
     "health": ("setup", SETUP, "Check the health of the daemon on this machine."),
-    "hook-schema": ("setup", SETUP, "Print the JSON Schemas of hooks."),
+    "hook-schema": ("needs", SETUP, "Print the JSON Schemas of hooks."),
     "options": ("setup", SETUP, "Show the options of every command, such as the connection."),
 }
 """The module, the panel and the summary of each command, in the order of the help."""

@@ -1,7 +1,4 @@
-"""Serves `/livez`, `/readyz` and `/metrics` from threads, so they answer while a handler blocks.
-
-`probe` is the client of `natsctl health`: a few lines on a socket.
-"""
+"""Serves `/livez`, `/readyz` and `/metrics` from threads, so they answer while a handler blocks."""
 
 import asyncio
 import threading
@@ -22,7 +19,6 @@ from natsctl.daemon.operator import Runnable
 from natsctl.daemon.server import LOOK_S, TEXT, HttpRequest, HttpServer
 from natsctl.daemon.settings.settings import Address
 from natsctl.daemon.watchdog import Watchdog
-from natsctl.errors import NoDaemonError
 from natsctl.jetstream.connection import Connection
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
@@ -41,8 +37,6 @@ PATIENCE_S = 1.0  # a younger connection doesn't make room for another one
 ANSWER_S = 5.0  # how long the event loop may take for an answer
 PAUSE_FACTOR = 9.0  # the pause after a page of metrics, relative to the time it took
 PAUSE_MAX_S = 0.25
-PROBE_S = 5.0  # the deadline of a probe
-ANSWER_MAX = 1_048_576  # bytes of a response that are read
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -259,37 +253,3 @@ class _Answers:
                 return future.result(LOOK_S)
         future.cancel()
         return None
-
-
-class ProbeResponse(msgspec.Struct, frozen=True):
-    """The response to a probe: whether all checks passed, and a text that explains it."""
-
-    passed: bool
-    text: str
-
-
-async def probe(address: Address, path: str, *, answer_s: float = PROBE_S) -> ProbeResponse:
-    """Return the response at *address*; raises `NoDaemonError` if no natsctl responds in time."""
-    response = bytearray()
-    try:
-        async with asyncio.timeout(answer_s):
-            reader, writer = await asyncio.open_connection(*msgspec.structs.astuple(address.nearby))
-            try:
-                writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-                while len(response) < ANSWER_MAX and (chunk := await reader.read(ANSWER_MAX)):
-                    response += chunk
-            finally:
-                writer.transport.abort()
-    except TimeoutError:
-        raise NoDaemonError(f"{address} does not respond within {answer_s:g} s") from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NoDaemonError(
-            f"cannot connect to {address}: {reason}; start the daemon with --listen {address}"
-        ) from error
-    head, _, text = response.decode("utf-8", "replace").partition("\r\n\r\n")
-    match head.split(maxsplit=2):
-        case [protocol, status, *_] if protocol.startswith("HTTP/") and status.isdigit():
-            return ProbeResponse(int(status) == HTTPStatus.OK, text)
-        case _:
-            raise NoDaemonError(f"the process at {address} is not natsctl: it does not speak HTTP")

@@ -38,7 +38,15 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
     """Take the tour: let it open the console, and end the console with Ctrl-C."""
     own_end, other_end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", TOUR, sys.executable, "-IS", str(forked_command.__file__)],
+        [
+            sys.executable,
+            "-c",
+            TOUR,
+            sys.executable,
+            "-IS",
+            str(forked_command.__file__),
+            "natsctl",
+        ],
         cwd=tmp_path_factory.mktemp("tour"),
         env={
             **os.environ,

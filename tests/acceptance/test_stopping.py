@@ -244,6 +244,7 @@ async def test_a_stopped_daemon_leaves_no_connection_consumer_or_lease(
         assert during["consumers"]
         assert bool(during["leases"]) == bool(options)
         assert await running.ends(signal.SIGINT) == 0
+    assert "/livez" not in running.log  # without --listen it serves no HTTP
     await eventually(lambda: hub.holds(before))
 
     async def has_no_more_subscriptions() -> bool:
@@ -300,8 +301,9 @@ async def test_a_handler_that_ignores_cancellation_ends_with_the_process_and_sta
             assert "exiting because the stop took too long  limit_s=10.5" in running.log
 
 
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
+)
 async def test_a_second_signal_ends_the_process_at_once(
     natsctl: Natsctl, hub: Hub, first: signal.Signals, second: signal.Signals
 ) -> None:

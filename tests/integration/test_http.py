@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from natsctl import Controller, Object, Operator, kv, primary
-from natsctl.daemon.http import ANSWER_MAX, CONNECTIONS_MAX, Vitals, probe, serving
+from natsctl.daemon.http import CONNECTIONS_MAX, Vitals, serving
 from natsctl.daemon.metrics import Family
+from natsctl.daemon.probe import ANSWER_MAX, probe
 from natsctl.daemon.settings.settings import Address
 from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.connection import Connection, ConnectionState

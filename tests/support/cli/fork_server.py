@@ -3,8 +3,9 @@
     python tests/support/cli/fork_server.py SOCKET
 
 listens on the inherited socket SOCKET (`SOCK_SEQPACKET`). The workers of a run of tests connect to
-it, and share one server. A request is a JSON object with `arguments`, `folder` and `environ`, and
-four file descriptors: standard input, output and error, and a socket. The command's process id and,
+it, and share one server. A request is a JSON object with `arguments`, of which the first is
+`natsctl` or a Python file, `folder` and `environ`, and four file descriptors: standard input,
+output and error, and a socket. The command's process id and,
 when the command has ended, its wait status are sent to that socket as two lines. The commands of a
 connection are killed when the connection is closed. Importing natsctl, with the first connection,
 takes a second of processor time, and forking some milliseconds.
@@ -164,11 +165,14 @@ def _become(request: dict[str, object], files: list[int]) -> NoReturn:
     sys.path[0] = folder
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", 1, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
-    sys.argv = ["natsctl", *request["arguments"]]  # type: ignore[misc]  # it is JSON
+    sys.argv = list(request["arguments"])  # type: ignore[call-overload]  # it is JSON
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.modules.pop("natsctl.__main__", None)
     try:
-        runpy.run_module("natsctl", run_name="__main__", alter_sys=True)
+        if sys.argv[0] == "natsctl":
+            runpy.run_module("natsctl", run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as ending:
         _end(ending.code)
     _end(0)

@@ -1,10 +1,10 @@
-"""Runs as `natsctl` in a shell: the fork server of the test process runs the command.
+"""Runs as `natsctl` or `python` in a shell: the fork server of the test process runs the command.
 
-    python -IS tests/support/cli/forked_command.py ARGUMENT...
+    python -IS tests/support/cli/forked_command.py PROGRAM ARGUMENT...
 
-The environment variable FORK_SERVER is the address of the fork server. The command gets this
-process's arguments, folder, environment, input, outputs and signals, and this process ends as the
-command ends.
+PROGRAM is `natsctl`, or a Python file. The environment variable FORK_SERVER is the address of the
+fork server. The command gets this process's arguments, folder, environment, input, outputs and
+signals, and this process ends as the command ends.
 """
 
 import _signal  # type: ignore[import-not-found]

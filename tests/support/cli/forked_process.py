@@ -65,8 +65,12 @@ class Forks:
         stdout: int,
         stderr: int,
     ) -> "ForkedProcess":
-        """Start a command with these descriptors as standard input, output and error."""
-        request = {"arguments": arguments, "folder": str(folder), "environ": dict(environ)}
+        """Start `natsctl` with these descriptors as standard input, output and error."""
+        request = {
+            "arguments": ["natsctl", *arguments],
+            "folder": str(folder),
+            "environ": dict(environ),
+        }
         own_end, other_end = socket.socketpair()
         with other_end:
             files = [stdin, stdout, stderr, other_end.fileno()]

@@ -7,7 +7,7 @@ import pty
 import signal
 import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import takewhile
@@ -121,41 +121,49 @@ class Natsctl:
         if kubeconfig is not None:
             self.environ["KUBECONFIG"] = str(kubeconfig)
         self.environ |= environ or {}
-        self._logs = 0
 
     async def __call__(self, *words: str, stdin: str = "") -> Result:
-        if self.fresh:
-            return await self._fresh(*words, stdin=stdin)
-        pipes = [os.pipe(), os.pipe()]
+        return await self.typed("natsctl", *words, stdin=stdin)
+
+    async def typed(self, *program: str, stdin: str = "") -> Result:
+        """Run `natsctl` or another program, and return its outputs when all have ended."""
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         with tempfile.TemporaryFile() as stdin_file:
             stdin_file.write(stdin.encode())
             stdin_file.seek(0)
-            ends = [writer for _, writer in pipes]
-            process = await self._fork(*words, stdin=stdin_file.fileno(), files=ends)
-        for writer in ends:
-            os.close(writer)
-        async with asyncio.timeout(LIMIT_S):
-            out, err = await asyncio.gather(*(read_to_end(reader) for reader, _ in pipes))
-            return Result(await process.wait(), out.decode(), err.decode())
+            process = await self._start(program, stdin_file.fileno(), out_end, err_end)
+        os.close(out_end)
+        os.close(err_end)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                texts = await asyncio.gather(read_to_end(out), read_to_end(err))
+                status = await process.wait()
+        finally:
+            await _kill(process)
+        return Result(status, *(text.decode() for text in texts))
 
-    async def _fresh(self, *words: str, stdin: str) -> Result:
-        process = await asyncio.create_subprocess_exec(
-            *self._program(*words),
+    async def _start(
+        self, program: Sequence[str], stdin: int, out: int, err: int
+    ) -> Process | ForkedProcess:
+        if program[0] == "natsctl" and not self.fresh:
+            return await FORKS.start(
+                program[1:],
+                folder=self.folder,
+                environ=self.environ,
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+            )
+        if program[0] == "natsctl":
+            program = (sys.executable, "-m", *program)
+        return await asyncio.create_subprocess_exec(
+            *program,
             cwd=self.folder,
             env=self.environ,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-        )
-        async with asyncio.timeout(LIMIT_S):
-            out, err = await process.communicate(stdin.encode())
-        assert process.returncode is not None
-        return Result(process.returncode, out.decode(), err.decode())
-
-    async def _fork(self, *words: str, stdin: int, files: Sequence[int]) -> ForkedProcess:
-        out, err = files
-        return await FORKS.start(
-            words, folder=self.folder, environ=self.environ, stdin=stdin, stdout=out, stderr=err
+            stdin=stdin,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
         )
 
     async def done(self, *words: str, stdin: str = "") -> str:
@@ -167,35 +175,29 @@ class Natsctl:
     @asynccontextmanager
     async def running(self, *words: str) -> AsyncIterator[Running]:
         """Run a command during the context, and kill it at the end if it still runs."""
-        self._logs += 1
-        file = self.folder / f"running-{self._logs}.log"
-        process: Process | ForkedProcess
-        with file.open("wb") as log, tempfile.TemporaryFile() as empty_file:
-            if self.fresh:
-                process = await asyncio.create_subprocess_exec(
-                    *self._program(*words),
-                    cwd=self.folder,
-                    env=self.environ,
-                    stdin=empty_file,
-                    stdout=log,
-                    stderr=log,
-                )
-            else:
-                files = [log.fileno(), log.fileno()]
-                process = await self._fork(*words, stdin=empty_file.fileno(), files=files)
+        async with self.started("natsctl", *words) as running:
+            yield running
+
+    @asynccontextmanager
+    async def started(self, *program: str) -> AsyncIterator[Running]:
+        """Run `natsctl` or another program during the context, as `running` does."""
+        number, file = tempfile.mkstemp(".log", f"{self.folder.name}-", self.folder.parent)
         try:
-            yield Running(process, file)
+            with tempfile.TemporaryFile() as empty_file:
+                process = await self._start(program, empty_file.fileno(), number, number)
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            os.close(number)
+        try:
+            yield Running(process, Path(file))
+        finally:
+            await _kill(process)
 
     async def drawn(self, *words: str) -> Result:
         """Run a command with a terminal as standard error, and return both outputs."""
         own_end, other_end = pty.openpty()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as empty_file:
-            ends = [out.fileno(), other_end]
-            process = await self._fork(*words, stdin=empty_file.fileno(), files=ends)
+            program = ("natsctl", *words)
+            process = await self._start(program, empty_file.fileno(), out.fileno(), other_end)
             os.close(other_end)
             async with asyncio.timeout(LIMIT_S):
                 drawn = await asyncio.to_thread(_read_terminal, own_end)
@@ -203,9 +205,15 @@ class Natsctl:
             out.seek(0)
             return Result(status, out.read().decode(), drawn.decode())
 
-    @staticmethod
-    def _program(*words: str) -> tuple[str, ...]:
-        return (sys.executable, "-m", "natsctl", *words)
+
+async def _kill(process: Process | ForkedProcess) -> None:
+    """Kill a program with its children, or `natsctl`, unless it has ended."""
+    if process.returncode is None:
+        if isinstance(process, Process):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        await process.wait()
 
 
 def _read_terminal(source: int) -> bytes:

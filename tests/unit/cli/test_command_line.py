@@ -39,7 +39,7 @@ def modules_of(program: str) -> set[str]:
 
 
 def test_commands_import_what_runs_controllers_only_to_run_them() -> None:
-    names = ("get", "writing", "status", "acting", "gc", "run")
+    names = ("get", "writing", "status", "acting", "gc", "run", "setup")
     loaded = modules_of(f"import {', '.join(f'natsctl.cli.{name}' for name in names)}")
     machine = {"controller.controller", "core.sync", "core.loop", "daemon.plan", "daemon.operator"}
     machine |= {"core.coordination", "core.informer"}
