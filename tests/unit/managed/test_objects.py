@@ -1,12 +1,33 @@
-"""Changes of a managed object by its client, and the document that is stored."""
+"""A managed object, its clients, and its critical annotations."""
 
+import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from natsctl import Object, kv
-from natsctl.managed import Condition, Managed
+from natsctl.errors import ConflictError, StoreError
+from natsctl.managed import (
+    AnnotationNames,
+    Condition,
+    ExternalClient,
+    ExternalClientFns,
+    ExternalConnectDisconnecter,
+    ExternalConnectDisconnecterFns,
+    ExternalConnecter,
+    ExternalDisconnecter,
+    Managed,
+    NopClient,
+    NopConnecter,
+    NopDisconnecter,
+    Observation,
+    RetryingCriticalAnnotationUpdater,
+    controller_name,
+)
 from natsctl.model.store import Stored
-from tests.support.controllers.disk_reconciler import EPOCH, NAMES, clock
+from natsctl.testing import MemoryStore
+from tests.support.controllers.disk_reconciler import DISKS, EPOCH, NAMES, Play, clock
 
 
 class Nested(Object, frozen=True):
@@ -43,3 +64,125 @@ async def test_conditions_get_the_time_of_the_clock() -> None:
     expected = EPOCH.isoformat(timespec="seconds").replace("+00:00", "Z")
     assert available.last_transition_time == expected
     assert managed.condition("Other") is None
+
+
+@pytest.fixture
+def managed() -> Managed[Any]:
+    stored = Stored("a", 1, b'{"spec": {"size": 1}}')
+    return Managed(DISKS, stored, names=AnnotationNames(), clock=clock)
+
+
+async def test_functions_make_a_client(managed: Managed[Any]) -> None:
+    called: list[str] = []
+
+    def recording(name: str) -> Any:
+        async def call(_managed: Managed[Any]) -> Observation:
+            called.append(name)
+            return Observation(exists=True)
+
+        return call
+
+    names = ("observe", "create", "update", "delete")
+    client = ExternalClientFns[Any](**{f"{name}_fn": recording(name) for name in names})
+    assert isinstance(client, ExternalClient)
+    assert await client.observe(managed) == Observation(exists=True)
+    await client.create(managed)
+    await client.update(managed)
+    await client.delete(managed)
+    assert called == list(names)
+
+
+async def test_the_nop_client_observes_nothing_and_does_nothing(managed: Managed[Any]) -> None:
+    connecter = NopDisconnecter(NopConnecter())
+    client = await connecter.connect(managed)
+    assert isinstance(client, NopClient)
+    assert await client.observe(managed) == Observation(
+        exists=False, up_to_date=False, late_initialized=False, diff=""
+    )
+    await client.create(managed)
+    await client.update(managed)
+    await client.delete(managed)
+    await connecter.disconnect()
+    assert managed.changed_annotations == {}
+
+
+async def test_a_plain_function_is_a_connecter() -> None:
+    connected: list[str] = []
+
+    async def connect(managed: Managed[Any]) -> NopClient:
+        connected.append(managed.key)
+        return NopClient()
+
+    play = Play(connecter=connect)
+    await play.put()
+    await play.reconcile()
+    assert connected == ["a"]
+
+
+def test_functions_connect_and_disconnect() -> None:
+    async def connect(_managed: Managed[Any]) -> NopClient:
+        return NopClient()
+
+    connecter = ExternalConnectDisconnecterFns(connect_fn=connect)
+    assert isinstance(connecter, ExternalConnecter)
+    assert isinstance(connecter, ExternalDisconnecter)
+    assert isinstance(connecter, ExternalConnectDisconnecter)
+
+
+def test_a_controller_is_named_after_its_kind() -> None:
+    assert controller_name("Disk.storage.example.org") == "managed/disk.storage.example.org"
+    assert controller_name(DISKS) == "managed/disk.disks"
+
+
+async def managed_in(store: MemoryStore) -> Managed[Any]:
+    value = {"spec": {"size": 1}, "metadata": {"annotations": {"old": "1", "gone": "1"}}}
+    stored = await store.create("a", json.dumps(value).encode())
+    managed = Managed(DISKS, stored, names=NAMES, clock=clock)
+    managed.annotations["new"] = "2"
+    del managed.annotations["gone"]
+    return managed
+
+
+async def annotations(store: MemoryStore) -> dict[str, str]:
+    document = json.loads((await store.get("a")).value)
+    stored_annotations: dict[str, str] = document["metadata"]["annotations"]
+    return stored_annotations
+
+
+async def edit(store: MemoryStore, **annotations: str) -> None:
+    stored = await store.get("a")
+    document = json.loads(stored.value)
+    document["metadata"]["annotations"].update(annotations)
+    await store.update("a", json.dumps(document).encode(), revision=stored.revision)
+
+
+async def test_a_store_error_is_retried() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    store.fail(StoreError("away"))
+    updater = RetryingCriticalAnnotationUpdater(store)
+    work = asyncio.create_task(updater.update_critical_annotations(managed))
+    await asyncio.sleep(5)
+    store.fail(None)
+    await work
+    assert (await annotations(store))["new"] == "2"
+
+
+async def test_retries_end_after_the_time_limit() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    store.fail(StoreError("away"))
+    updater = RetryingCriticalAnnotationUpdater(store, within_s=7.0)
+    with pytest.raises(StoreError, match="away"):
+        await updater.update_critical_annotations(managed)
+    assert asyncio.get_running_loop().time() == pytest.approx(7.0)
+    assert managed.annotations["new"] == "2"
+
+
+async def test_another_creation_is_not_overwritten() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    await edit(store, **{NAMES.create_pending: "2030-01-01T00:00:00Z revision 3"})
+    with pytest.raises(ConflictError, match="another creation"):
+        await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
+    assert "new" not in await annotations(store)

@@ -1,12 +1,14 @@
-"""Kinds: names, decoding and encoding of objects, and parts of a bucket."""
+"""Kinds: names, decoding and encoding of objects, and parts of kinds."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from natsctl import Kind, Object, kv
+import natsctl
+from natsctl import InvalidKeyError, Kind, KubeKind, Manifest, Object, Selector, kube, kv
 from natsctl.errors import InvalidObjectError, UsageError
+from natsctl.testing import MemoryStores
 
 
 class AppSpec(msgspec.Struct, frozen=True):
@@ -144,3 +146,100 @@ def test_patterns_that_share_no_key_are_several_parts(keys: list[str]) -> None:
     kind = kv(bytes, bucket="notes", keys=keys)
     assert [kind.holds(pattern.translate({42: "x", 62: "x"})) for pattern in patterns] == [True] * 2
     assert not kind.holds("other.x.x.x")
+
+
+class Reading(msgspec.Struct, frozen=True):
+    celsius: float
+
+
+def packed(**options: object) -> natsctl.KvKind[Reading]:
+    decode = msgspec.msgpack.Decoder(Reading).decode
+    return natsctl.kv(Reading, bucket="readings", decoder=decode, **options)  # type: ignore[arg-type]
+
+
+def test_a_decoder_reads_values_and_an_encoder_writes_them() -> None:
+    kind = packed(encoder=msgspec.msgpack.encode)
+    assert kind.decode(msgspec.msgpack.encode(Reading(21.5))) == Reading(21.5)
+    assert kind.decode(kind.encode(b"the former value", Reading(1.0))) == Reading(1.0)
+
+
+def test_an_exception_in_the_decoder_makes_the_value_invalid() -> None:
+    with pytest.raises(InvalidObjectError, match="not a valid Reading"):
+        packed().decode(b'{"celsius": 1}')
+
+
+def test_a_kind_without_an_encoder_is_read_only() -> None:
+    with pytest.raises(UsageError, match="declare an encoder"):
+        packed().encode(None, Reading(1.0))
+
+
+def test_a_decoder_for_an_object_is_refused() -> None:
+    class Thing(natsctl.Object):  # type: ignore[misc]
+        spec: int
+
+    with pytest.raises(UsageError, match="an Object is JSON"):
+        natsctl.kv(Thing, bucket="things", decoder=lambda _: Thing(spec=1))
+
+
+SECRETS = kube("v1", "Secret")
+LIMITS = kv(bytes, bucket="limits", history=7)
+
+
+def test_a_part_of_a_bucket_has_the_same_options_and_other_keys() -> None:
+    part = LIMITS.part("eu.>")
+    assert (part.bucket, part.history, part.keys) == ("limits", 7, "eu.>")
+    assert (part.holds("eu.a"), part.holds("us.a"), LIMITS.holds("us.a")) == (True, False, True)
+
+
+def test_a_part_of_a_kind_may_be_one_object() -> None:
+    part = SECRETS.only("x/a")
+    assert (part.namespace, part.object_name) == ("x", "a")
+    assert (part.holds("x/a"), part.holds("x/b"), part.holds("y/a")) == (True, False, False)
+    assert SECRETS.object_name is None
+
+
+def test_a_part_of_a_cluster_scoped_kind_may_be_one_object() -> None:
+    part = kube("v1", "Node").only("n1")
+    assert (part.namespace, part.object_name) == (None, "n1")
+    assert (part.holds("n1"), part.holds("n2")) == (True, False)
+
+
+def test_a_kind_may_be_declared_with_an_object_name() -> None:
+    kind = kube("v1", "Secret", name="a")
+    assert (kind.holds("x/a"), kind.holds("y/a"), kind.holds("x/b")) == (True, True, False)
+
+
+def test_a_key_outside_a_part_is_refused() -> None:
+    with pytest.raises(InvalidKeyError):
+        kube("v1", "Secret", namespace="x").only("y/a")
+    with pytest.raises(InvalidKeyError):
+        kube("v1", "Secret", name="b").only("x/a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "metadata", "key"),
+    [
+        (kube("v1", "Secret"), {"name": "a", "namespace": "x"}, "x/a"),
+        (kube("v1", "Secret", namespace="x"), {"name": "a"}, "x/a"),
+        (kube("v1", "Node"), {"name": "n1"}, "n1"),
+    ],
+)
+def test_the_key_of_a_manifest_has_the_namespace_of_the_manifest_or_of_its_kind(
+    kind: KubeKind[Manifest], metadata: dict[str, str], key: str
+) -> None:
+    assert kind.key_of({"metadata": metadata}) == key
+
+
+def test_selectors_of_nested_parts_are_combined() -> None:
+    part = kube("v1", "Secret", labels="a=b").selected(Selector.parse("c=d"))
+    assert str(part.selector) == "a=b,c=d"
+    assert str(part.labelled({"e": "f"}).selector) == "a=b,c=d,e=f"
+
+
+async def test_a_store_of_one_object_shows_only_that_object() -> None:
+    cluster = MemoryStores().kube
+    await cluster.store(SECRETS).create("x/a", b"{}")
+    await cluster.store(SECRETS).create("x/b", b"{}")
+    await cluster.store(SECRETS).create("y/a", b"{}")
+    assert cluster.store(SECRETS.only("x/a")).keys() == ["x/a"]
+    assert cluster.store(kube("v1", "Secret", name="a")).keys() == ["x/a", "y/a"]

@@ -1,4 +1,4 @@
-"""Fault injection and counters of the memory store (tests/contract compares it with NATS)."""
+"""Faults, counters and kinds of the memory stores (tests/contract compares them with NATS)."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ import natsctl
 from natsctl import EventType
 from natsctl.errors import NotFoundError, StoreMissingError, WatchBrokenError
 from natsctl.model.store import Applied
-from natsctl.testing import MemoryStore, MemoryStores, RecordedEvent
+from natsctl.testing import MemoryKinds, MemoryResource, MemoryStore, MemoryStores, RecordedEvent
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 OTHERS = natsctl.kv(Thing, bucket="others")
@@ -89,3 +89,33 @@ async def test_events_are_kept_in_the_order_in_which_they_were_recorded(
         RecordedEvent("a", EventType.NORMAL, "Synced", "one"),
         RecordedEvent("b", EventType.WARNING, "Odd", "two"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "plural"),
+    [
+        ("Secret", "secrets"),
+        ("Ingress", "ingresses"),
+        ("Policy", "policies"),
+        ("Gateway", "gateways"),
+        ("Box", "boxes"),
+    ],
+)
+def test_a_kind_has_a_regular_plural(kind: str, plural: str) -> None:
+    assert MemoryKinds().resource("v1", kind).plural == plural
+
+
+def test_a_well_known_cluster_scoped_kind_has_no_namespace() -> None:
+    assert not MemoryKinds().resource("v1", "Node").namespaced
+    assert MemoryKinds().resource("v1", "Secret").namespaced
+
+
+def test_an_irregular_kind_can_be_defined_and_removed() -> None:
+    kinds = MemoryKinds()
+    sheep = MemoryResource("sheep", namespaced=False)
+    kinds.define("farm.io/v1", "Sheep", sheep)
+    assert kinds.resource("farm.io/v1", "Sheep") == sheep
+    assert kinds.resource("farm.io/v2", "Sheep").plural == "sheeps"
+    kinds.remove("farm.io/v1", "Sheep")
+    with pytest.raises(StoreMissingError, match="Sheep"):
+        kinds.resource("farm.io/v1", "Sheep")

@@ -28,7 +28,6 @@ import pytest
 from natsctl import (
     Controller,
     Object,
-    Primary,
     SimpleWatcher,
     Snapshot,
     kube,
@@ -42,7 +41,7 @@ from natsctl.core.record.document import Recording, decode_recording
 from natsctl.core.record.recordings import KeptSync, Recordings, recording_of
 from natsctl.core.tape import OutsideStep
 from natsctl.errors import InvalidInputError
-from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
+from natsctl.managed import Managed, ManagedController, Observation
 from natsctl.model.store import Store
 from natsctl.testing import (
     MemoryStore,
@@ -56,6 +55,13 @@ from natsctl.testing import (
 from natsctl.testing.replaying.replay import Verdict
 from natsctl.testing.replaying.replay import replay_recording as replayed
 from natsctl.watchers import InformerController, OpinionatedWatcher
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    Cloud,
+    CloudClient,
+    Disk,
+    ManagedDisks,
+)
 from tests.support.eventually import eventually
 
 P = ParamSpec("P")
@@ -171,7 +177,7 @@ class Fails(Shops):
     name = "shops"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def failed() -> Recording:
     return record_sync(Fails)
 
@@ -373,120 +379,61 @@ def test_another_file_is_refused(text: str, error: str) -> None:
 # ---- recorded reconciliations of managed objects are replayed in memory
 
 
-class DiskSpec(msgspec.Struct, frozen=True):
-    size: int
+class Disks(ManagedDisks):
+    """Reconciles the disks of a cloud, with a client that calls it directly."""
+
+    name = "disks"
+    cloud = Cloud()
+    client: type[CloudClient] = CloudClient
+
+    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+        return self.client(self.cloud)
 
 
-class Disk(Object, frozen=True):
-    spec: DiskSpec
-
-
-DISKS = kv(Disk, bucket="disks")
-
-
-class Cloud:
-    """The disks of a cloud by name, and the calls that it got."""
-
-    def __init__(self, **disks: int) -> None:
-        self.disks = disks
-        self.calls: list[str] = []
-        self.failures: dict[str, Exception] = {}
-        self.leaks = ""
-
-    def call(self, verb: str) -> None:
-        self.calls.append(verb)
-        if verb in self.failures:
-            raise self.failures[verb]
-
-
-CLOUD = Cloud()
-
-
-class Client:
-    """A client that calls the cloud directly."""
-
-    async def observe(self, managed: Managed[Disk]) -> Observation:
-        CLOUD.call("observe")
-        size = CLOUD.disks.get(managed.external_name)
-        if size is None:
-            return Observation()
-        managed.status["size"] = size
-        if CLOUD.leaks:
-            managed.status["password"] = CLOUD.leaks
-        return Observation(exists=True, up_to_date=size == managed.spec["size"])
-
-    async def create(self, managed: Managed[Disk]) -> None:
-        CLOUD.call("create")
-        managed.external_name = f"disk-{len(CLOUD.disks) + 1}"
-        CLOUD.disks[managed.external_name] = managed.spec["size"]
-
-    async def update(self, managed: Managed[Disk]) -> None:
-        CLOUD.call("update")
-        CLOUD.disks[managed.external_name] = managed.spec["size"]
-
-    async def delete(self, managed: Managed[Disk]) -> None:
-        CLOUD.call("delete")
-        CLOUD.disks.pop(managed.external_name, None)
-
-
-class Disks(ManagedController[Disk]):
-    """Reconciles disks with a direct client."""
-
-    kind = DISKS
-
-    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
-        return ManagedReconciler(managed, connecter=self.connect, recorder=self)
-
-    async def connect(self, _managed: Managed[Disk]) -> Client:
-        CLOUD.call("connect")
-        return Client()
-
-
-class ThreadClient(Client):
+class ThreadClient(CloudClient):
     """A client that reads the cloud in a thread, and expects another answer."""
 
-    async def observe(self, managed: Managed[Disk]) -> Observation:
+    field = "size"
+
+    async def observe(self, managed: Managed[Any]) -> Observation:
         answer = await Disks.blocking(read, managed.external_name)
-        size = self.size_in(answer)
+        size = answer[self.field]
         return Observation(exists=size is not None, up_to_date=size == managed.spec["size"])
 
-    def size_in(self, answer: dict[str, Any]) -> int | None:
-        size: int | None = answer["size"]
-        return size
+
+def read(name: str) -> dict[str, int | None]:
+    Disks.cloud.calls.append("read")
+    return {"gigabytes": Disks.cloud.disks.get(name)}
 
 
 class CorrectedClient(ThreadClient):
-    """The client with the field that the cloud has."""
-
-    def size_in(self, answer: dict[str, Any]) -> int | None:
-        return answer["gigabytes"]
+    field = "gigabytes"
 
 
-def read(name: str) -> dict[str, Any]:
-    CLOUD.call("read")
-    return {"gigabytes": CLOUD.disks.get(name)}
+class LeakingClient(CloudClient):
+    async def observe(self, managed: Managed[Any]) -> Observation:
+        managed.status["password"] = "hunter2-of-a"
+        return await super().observe(managed)
 
 
 class ThreadDisks(Disks):
-    """Reconciles disks with the client that reads in a thread."""
-
     name = "disks"
-    client: type[Client] = ThreadClient
-
-    async def connect(self, _managed: Managed[Disk]) -> Client:
-        return self.client()
+    client = ThreadClient
 
 
-class CorrectedDisks(ThreadDisks):
+class CorrectedDisks(Disks):
     name = "disks"
     client = CorrectedClient
 
 
+class LeakingDisks(Disks):
+    name = "disks"
+    client = LeakingClient
+
+
 @pytest.fixture(autouse=True)
-def cloud() -> Cloud:
-    global CLOUD  # noqa: PLW0603 - a replay makes a new controller of the class
-    CLOUD = Cloud()
-    return CLOUD
+def _new_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Disks, "cloud", Cloud())
 
 
 @in_memory
@@ -506,7 +453,7 @@ async def record_disks(
         await eventually(lambda: recordings.of("disks", "a"))
         return await ended(running, task, recordings.of("disks", "a")[0])
     await asyncio.sleep(5)
-    happens(CLOUD)
+    happens(controller.cloud)
     stored = await disks.get("a")
     document = {**msgspec.json.decode(stored.value), "spec": {"size": 2}}
     before = recordings.of("disks", "a")[-1].started
@@ -535,9 +482,9 @@ async def ended(running: Any, task: asyncio.Task[None], kept: KeptSync) -> Recor
 
 
 def replayed_disks(recording: Recording, controller: type[object]) -> ReplayedSync:
-    CLOUD.calls.clear()
+    Disks.cloud.calls.clear()
     result = replayed(recording, controller)
-    assert CLOUD.calls == []
+    assert Disks.cloud.calls == []
     return result
 
 
@@ -558,10 +505,7 @@ def test_a_corrected_client_succeeds_and_an_unrecorded_write_counts_as_successfu
 
 
 def test_secrets_of_external_calls_are_masked() -> None:
-    def leak(cloud: Cloud) -> None:
-        cloud.leaks = "hunter2-of-a"
-
-    recording = record_disks(Disks, leak)
+    recording = record_disks(LeakingDisks, lambda _: None)
     assert b"hunter2" not in recording.encoded()
     assert any(
         isinstance(step, OutsideStep) and b"***" in bytes(step.result) for step in recording.steps
