@@ -19,6 +19,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+from msgspec.structs import replace
+
 from tests.model.checker import NEVER, TICK, Step
 
 RULES = {
@@ -74,7 +77,7 @@ class Scope(NamedTuple):
     ahead: bool = False  # a record may be put back that a running process hasn't seen
 
 
-class Member(NamedTuple):
+class Member(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """A process. Its current session has its own number."""
 
     up: bool = True
@@ -92,7 +95,7 @@ class Member(NamedTuple):
     late: tuple[Message, ...] = ()  # without "one watch": what its second watch will bring
 
 
-class World(NamedTuple):
+class World(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     record: Record
     copy: Record  # of a record, which somebody may put back
     newest: tuple[str, ...]  # per session: the kind of its newest message
@@ -106,7 +109,7 @@ def about(message: Message) -> int:
 
 
 def put(w: World, i: int, m: Member) -> World:
-    return w._replace(members=(*w.members[:i], m, *w.members[i + 1 :]))
+    return replace(w, members=(*w.members[:i], m, *w.members[i + 1 :]))
 
 
 class Shares:
@@ -127,7 +130,7 @@ class Shares:
         scope = self.scope
         record = (2, (0, *self.free[1:]))
         idle = Member(record=record, good=True, seen=2, calm=scope.wait, silent=self.heard)
-        members = (idle._replace(lease=0), *[idle] * (scope.members - 1))
+        members = (replace(idle, lease=0), *[idle] * (scope.members - 1))
         newest = (HEARTBEAT, *[""] * (scope.members - 1))
         return World(record, (), newest, members, scope.faults)
 
@@ -175,12 +178,12 @@ class Shares:
         if record:
             known = dict(zip(m.record[1], m.silent, strict=True)) if m.record else {}
             silent = tuple([self.silence(w, i, m, s, known) for s in record[1]])
-        m = m._replace(record=record, released=0, silent=silent)
+        m = replace(m, record=record, released=0, silent=silent)
         epoch = record[0] if record else 0
         older = self.has["older"] and epoch < m.seen
         if not record or older or (self.has["equal"] and epoch == m.seen):
-            return m._replace(good=False, calm=0, listed=())
-        return m._replace(good=True, seen=max(epoch, m.seen))
+            return replace(m, good=False, calm=0, listed=())
+        return replace(m, good=True, seen=max(epoch, m.seen))
 
     def silence(self, w: World, i: int, m: Member, session: int, known: dict[int, int]) -> int:
         """Return since when a session is silent; one that's named anew is from now on."""
@@ -199,22 +202,22 @@ class Shares:
             return m
         heard = self.over_mark if kind == END else 0
         ages = zip(m.record[1], m.silent, strict=True)
-        return m._replace(
-            silent=tuple([heard if s == session and a != self.over_mark else a for s, a in ages])
+        return replace(
+            m, silent=tuple([heard if s == session and a != self.over_mark else a for s, a in ages])
         )
 
     def count(self, m: Member, age: int) -> Member:
         """Count a heartbeat of the current session that was sent *age* ticks ago."""
         age = age if self.has["sent"] else 0
         if age < self.scope.limit and (m.lease < 0 or age < m.lease):
-            return m._replace(lease=age)
+            return replace(m, lease=age)
         return m
 
     def lapse(self, w: World, i: int) -> World:
         """End the current session of a member: it gets a number of its own."""
-        w = put(w, i, w.members[i]._replace(lease=-1, released=0))
+        w = put(w, i, replace(w.members[i], lease=-1, released=0))
         newest = (*w.newest[:i], "", *w.newest[i + 1 :], w.newest[i])
-        return self.renamed(w._replace(newest=newest), {i: len(w.newest)})
+        return self.renamed(replace(w, newest=newest), {i: len(w.newest)})
 
     def begin(self, w: World, m: Member) -> Member:
         """A process starts: its watch lists what there is."""
@@ -241,18 +244,18 @@ class Shares:
         for i, m in enumerate(w.members):
             n = m
             if session == FREE:
-                n = n._replace(change=()) if m.change and self.has["cas"] else n
+                n = replace(n, change=()) if m.change and self.has["cas"] else n
             elif m.ending == session and (self.has["end cas"] or kind == END):
-                n = n._replace(ending=FREE)
+                n = replace(n, ending=FREE)
             if m.up:
                 brought = message if session in {FREE, i} else (kind, session, 0)
-                n = n._replace(unread=(*m.unread, brought))
+                n = replace(n, unread=(*m.unread, brought))
             members.append(n)
-        w = w._replace(members=tuple(members))
+        w = replace(w, members=tuple(members))
         if session == FREE:
-            return w._replace(record=message[1])
+            return replace(w, record=message[1])
         newest = (*w.newest[:session], kind, *w.newest[session + 1 :])
-        return w._replace(newest=newest)
+        return replace(w, newest=newest)
 
     def tick(self, w: World) -> World:
         wait, limit = self.scope.wait, self.scope.limit
@@ -263,15 +266,15 @@ class Shares:
             if m.lease >= 0:
                 own = (HEARTBEAT, i)
                 aged = [(*own, min(x[2] + 1, limit)) if x[:2] == own else x for x in m.unread]
-                n = n._replace(lease=min(m.lease + 1, limit), unread=tuple(aged))
+                n = replace(n, lease=min(m.lease + 1, limit), unread=tuple(aged))
             if m.up and m.record:
                 ages = zip(m.record[1], m.silent, strict=True)
                 silent = [a + 1 if a < wait and s not in {FREE, i} else a for s, a in ages]
-                n = n._replace(silent=tuple(silent))
+                n = replace(n, silent=tuple(silent))
             if m.up and m.calm < wait:
-                n = n._replace(calm=m.calm + 1)
+                n = replace(n, calm=m.calm + 1)
             members.append(n)
-        w = w._replace(members=tuple(members))
+        w = replace(w, members=tuple(members))
         for i in lapsed if self.has["over"] else ():
             w = self.lapse(w, i)
         return w
@@ -297,13 +300,13 @@ class Shares:
 
     def requests(self, w: World, i: int, m: Member, *, room: bool) -> Iterator[Step[World]]:
         if m.change:
-            sent = put(w, i, m._replace(change=()))
+            sent = put(w, i, replace(m, change=()))
             if room:
                 yield 1, ("record lands", i, m.change), self.land(sent, (RECORD, m.change))
             if self.scope.lossy:
                 yield NEVER, ("record is lost", i), sent
         if m.ending != FREE:
-            sent = put(w, i, m._replace(ending=FREE))
+            sent = put(w, i, replace(m, ending=FREE))
             if room:
                 yield 1, ("end mark lands", i, m.ending), self.land(sent, (END, m.ending, 0))
             if self.scope.lossy:
@@ -320,25 +323,25 @@ class Shares:
         if m.unread:
             message, rest = m.unread[0], m.unread[1:]
             subject = about(message)
-            n = m._replace(unread=rest)
+            n = replace(m, unread=rest)
             if subject != FREE or self.has["one watch"]:
                 seen = put(w, i, self.see(w, i, n, message))
                 own_end = subject == i and message[0] == END
                 yield 0, ("sees", i, message), self.lapse(seen, i) if own_end else seen
             elif len(m.late) < self.scope.unread:
-                yield 0, ("its watch lags", i), put(w, i, n._replace(late=(*m.late, message)))
+                yield 0, ("its watch lags", i), put(w, i, replace(n, late=(*m.late, message)))
             if any(about(x) == subject for x in rest):
                 yield NEVER, ("misses", i, message), put(w, i, n)
         if m.late:
-            n = self.see(w, i, m._replace(late=m.late[1:]), m.late[0])
+            n = self.see(w, i, replace(m, late=m.late[1:]), m.late[0])
             yield 0, ("sees late", i, m.late[0]), put(w, i, n)
 
     def record_requests(self, w: World, i: int, m: Member) -> Iterator[Step[World]]:
         has, calm = self.has, m.calm == self.scope.wait
         if m.released and not has["doubt"]:
-            yield NEVER, ("goes on", i), put(w, i, m._replace(released=0))
+            yield NEVER, ("goes on", i), put(w, i, replace(m, released=0))
         if m.listed and not calm and (not has["shown"] or self.shown(w, i, m.listed)):
-            n = m._replace(calm=self.scope.wait, listed=())
+            n = replace(m, calm=self.scope.wait, listed=())
             yield NEVER, ("everybody saw its record", i), put(w, i, n)
         newest = not m.late and all(about(x) != FREE for x in m.unread)
         if m.change or (has["cas"] and not newest):
@@ -348,7 +351,7 @@ class Shares:
             if calm or not has["calm"]:
                 yield from self.take(w, i, m)
         elif calm or not has["calm again"]:
-            n = m._replace(change=self.make_again(m))
+            n = replace(m, change=self.make_again(m))
             yield 2, ("makes the record again", i, n.change), put(w, i, n)
 
     def make_again(self, m: Member) -> Record:
@@ -367,7 +370,7 @@ class Shares:
             if owner == i and (self.has["again"] if again else first):
                 change = (epoch + self.has["raise"], with_owner(owners, share, FREE))
                 released = m.released | 1 << share if self.has["drain"] else m.released
-                n = m._replace(change=change, released=released)
+                n = replace(m, change=change, released=released)
                 yield 4 if again else NEVER, ("gives up", i, share), put(w, i, n)
 
     def take(self, w: World, i: int, m: Member) -> Iterator[Step[World]]:
@@ -381,10 +384,10 @@ class Shares:
             if m.lease < 0:  # no record names it, so its heartbeats weren't looked at so far
                 ages = range(self.scope.limit) if self.scope.lossy else (0,)
             for age in ages:
-                n = m._replace(change=change, lease=age)
+                n = replace(m, change=change, lease=age)
                 newest = w.newest if w.newest[i] else (*w.newest[:i], HEARTBEAT, *w.newest[i + 1 :])
                 rank = NEVER if age and m.lease < 0 else 4
-                yield rank, ("takes", i, share), put(w, i, n)._replace(newest=newest)
+                yield rank, ("takes", i, share), replace(put(w, i, n), newest=newest)
 
     def to_end(self, w: World, i: int, m: Member) -> Iterator[Step[World]]:
         has = self.has
@@ -397,7 +400,7 @@ class Shares:
             refused = has["end cas"] and any(about(x) == session for x in m.unread)
             if not (age == wait or is_over) or (refused and has["mark back"]):
                 continue
-            n = m._replace(ending=session)
+            n = replace(m, ending=session)
             if not has["mark back"]:
                 n = self.see_heartbeat(i, m, (END, session, 0))
             yield 3 if age == wait else NEVER, ("ends", i, session), put(w, i, n)
@@ -408,7 +411,7 @@ class Shares:
             for i, m in enumerate(w.members):
                 if m.up:
                     down = Member(up=False, silent=self.heard, change=m.change, ending=m.ending)
-                    crashed = self.lapse(put(w, i, down), i)._replace(faults=faults)
+                    crashed = replace(self.lapse(put(w, i, down), i), faults=faults)
                     yield NEVER, ("crashes", i), crashed
 
     def administrator(self, w: World) -> Iterator[Step[World]]:
@@ -417,21 +420,22 @@ class Shares:
         if f.put_back:
             yield from self.put_back(w)
         if f.deleted and w.record:
-            less = w._replace(faults=f._replace(deleted=f.deleted - 1))
+            less = replace(w, faults=f._replace(deleted=f.deleted - 1))
             yield NEVER, ("record is deleted",), self.land(less, (RECORD, ()))
         for s in range(len(w.newest)):
             if s >= self.scope.members and f.late:
-                less = w._replace(faults=f._replace(late=f.late - 1))
+                less = replace(w, faults=f._replace(late=f.late - 1))
                 yield NEVER, ("late heartbeat lands", s), self.land(less, (HEARTBEAT, s, 0))
             elif w.newest[s] == HEARTBEAT and f.heartbeats:
-                less = w._replace(faults=f._replace(heartbeats=f.heartbeats - 1))
+                less = replace(w, faults=f._replace(heartbeats=f.heartbeats - 1))
                 yield NEVER, ("heartbeat is deleted", s), self.land(less, (DELETION, s, 0))
         if f.buckets:
-            lost = [m._replace(change=(), ending=FREE, unread=((ANEW,),) * m.up) for m in w.members]
+            lost = [replace(m, change=(), ending=FREE, unread=((ANEW,),) * m.up) for m in w.members]
             yield (
                 NEVER,
                 ("bucket is recreated",),
-                w._replace(
+                replace(
+                    w,
                     record=(),
                     members=tuple(lost),
                     newest=("",) * len(w.newest),
@@ -441,10 +445,10 @@ class Shares:
 
     def put_back(self, w: World) -> Iterator[Step[World]]:
         if w.record and not w.copy:
-            yield NEVER, ("record is copied", w.record), w._replace(copy=w.record)
+            yield NEVER, ("record is copied", w.record), replace(w, copy=w.record)
         known = self.scope.ahead or all(m.seen >= w.copy[0] for m in w.members if m.up and w.copy)
         if w.copy not in {(), w.record} and known:
-            less = w._replace(faults=w.faults._replace(put_back=w.faults.put_back - 1), copy=())
+            less = replace(w, faults=w.faults._replace(put_back=w.faults.put_back - 1), copy=())
             yield NEVER, ("record is put back", w.copy), self.land(less, (RECORD, w.copy))
 
     # ---- one state for all that differ only in names
@@ -473,13 +477,13 @@ class Shares:
 
     def tidied(self, w: World) -> World:
         if w.copy and not w.faults.put_back:
-            w = w._replace(copy=())
+            w = replace(w, copy=())
         records = [w.record, w.copy]
         for m in w.members:
             records += m.record, m.change, m.listed
             records += [x[1] for x in m.unread + m.late if x[0] == RECORD]
             if m.listed and m.calm == self.scope.wait:
-                w = put(w, w.members.index(m), m._replace(listed=()))
+                w = put(w, w.members.index(m), replace(m, listed=()))
         records = [record for record in records if record]
         return self.ordered(self.lowered(self.forget(w, records), records))
 
@@ -495,10 +499,10 @@ class Shares:
             lease = m.lease if i in named else -1
             ending = m.ending if m.ending in named else FREE
             if (lease, ending) != (m.lease, m.ending) or len(unread) != len(m.unread):
-                w = put(w, i, m._replace(unread=unread, lease=lease, ending=ending))
+                w = put(w, i, replace(m, unread=unread, lease=lease, ending=ending))
         old = [s for s in named if s >= n]
         newest = [w.newest[s] if s in named else "" for s in range(n)] + [w.newest[s] for s in old]
-        w = w._replace(newest=tuple(newest))
+        w = replace(w, newest=tuple(newest))
         if old == list(range(n, n + len(old))):
             return w
         return self.renamed(w, {s: n + k for k, s in enumerate(old)})
@@ -514,14 +518,14 @@ class Shares:
             last = epoch
         if highest == last:
             return w
-        members = [m._replace(seen=lower[m.seen]) for m in w.members]
-        return self.renamed(w._replace(members=tuple(members)), {}, lower)
+        members = [replace(m, seen=lower[m.seen]) for m in w.members]
+        return self.renamed(replace(w, members=tuple(members)), {}, lower)
 
     def ordered(self, w: World) -> World:
         """Put the members into one order."""
         keys = [
             (
-                *m[:5],
+                *(m.up, m.good, m.seen, m.lease, m.calm),
                 m.released.bit_count(),
                 bool(m.record) and m.record[1].count(i),
                 len(m.unread),
@@ -539,7 +543,7 @@ class Shares:
         if order == tuple(range(len(order))):
             return w
         newest = (*[w.newest[i] for i in order], *w.newest[len(order) :])
-        w = w._replace(members=tuple([w.members[i] for i in order]), newest=newest)
+        w = replace(w, members=tuple([w.members[i] for i in order]), newest=newest)
         return self.renamed(w, {i: k for k, i in enumerate(order)})
 
     def renamed(
@@ -571,7 +575,8 @@ class Shares:
             )
 
         members = [
-            m._replace(
+            replace(
+                m,
                 record=record(m.record),
                 change=record(m.change),
                 listed=record(m.listed),
@@ -583,13 +588,14 @@ class Shares:
         ]
         if order:
             members = [
-                m._replace(
+                replace(
+                    m,
                     silent=tuple([m.silent[share] for share in order]),
                     released=sum((m.released >> s & 1) << k for k, s in enumerate(order)),
                 )
                 for m in members
             ]
-        return w._replace(record=record(w.record), copy=record(w.copy), members=tuple(members))
+        return replace(w, record=record(w.record), copy=record(w.copy), members=tuple(members))
 
 
 def with_owner(owners: tuple[int, ...], share: int, owner: int) -> tuple[int, ...]:
