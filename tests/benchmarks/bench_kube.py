@@ -100,7 +100,6 @@ async def check_equal_work(server: KubeServer, namespace: str, count: int) -> No
 
 
 def filled_namespace(server: KubeServer) -> str:
-    """Return a namespace with ConfigMaps of natsctl."""
     selector = "labelSelector=natsctl.io/owner-kind&limit=1"
     config_maps = server.request("GET", f"/api/v1/configmaps?{selector}")
     return str(config_maps["items"][0]["metadata"]["namespace"])
@@ -108,7 +107,6 @@ def filled_namespace(server: KubeServer) -> str:
 
 @asynccontextmanager
 async def cluster() -> AsyncIterator[KubeServer]:
-    """Start an API server with the custom resource definition."""
     with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
         async with KubeServer(Path(folder) / "kube") as server:
             await server.call("POST", DEFINITION, DEFINITION_OBJECT)
@@ -116,7 +114,6 @@ async def cluster() -> AsyncIterator[KubeServer]:
 
 
 async def custom_resources(server: KubeServer, namespace: str, count: int) -> None:
-    """Create one custom resource for each key of the bucket."""
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}"
     limit = asyncio.Semaphore(IN_FLIGHT)
 
@@ -139,7 +136,6 @@ class Stage(NamedTuple):
 
 
 async def applied(side: str, stage: Stage, namespace: str, count: int) -> Result:
-    """Apply the ConfigMaps in a new process."""
     nats, server, loop = stage
     process = await asyncio.create_subprocess_exec(
         *(

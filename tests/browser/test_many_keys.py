@@ -10,7 +10,6 @@ from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Site
 from tests.support.clients.plain_client import (
     PATIENCE_S,
-    jetstream_of,
     plain_client,
     plain_jetstream,
 )
@@ -24,7 +23,7 @@ ROWS = "table[aria-label=Keys] tbody tr"
 async def fill(site: Site, bucket: str, count: int) -> None:
     """Create a bucket of so many keys, `k00000` and so on."""
     async with plain_client(site.nats.url, pending_size=64_000_000) as client:
-        store = await jetstream_of(client).create_key_value(bucket=bucket)
+        store = await client.jetstream().create_key_value(bucket=bucket)
         for number in range(count):
             await client.publish(f"$KV.{bucket}.k{number:05}", b'{"spec": {"number": 1}}')
         await client.flush(timeout=int(PATIENCE_S))

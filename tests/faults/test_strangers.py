@@ -13,10 +13,10 @@ from natsctl.daemon.messages import Verb
 from natsctl.daemon.service import answering
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.service import NoServiceError
+from tests.support.clients.daemons import ask
 from tests.support.clients.nats_admin import Admin, Refused
 from tests.support.clients.raw_nats_client import Stranger, stranger
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
-from tests.support.controllers.daemon import ask
 from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import NatsTestBed, breaks, nats_test_bed, running
 from tests.support.servers.nats_server import NatsServer

@@ -12,8 +12,8 @@ from natsctl.jetstream.bucket import Bucket
 from natsctl.model.plans import PlanSummary
 from natsctl.telemetry.hiding import MASK
 from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.clients.daemons import daemon_on
 from tests.support.clients.nats import Nats
-from tests.support.controllers.daemon import daemon_on
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy

@@ -26,8 +26,8 @@ from natsctl.jetstream.service import Endpoint, ServiceIdentity, serving
 from tests.support.cli.console import console as console_command
 from tests.support.cli.natsctl_command import ROOT, Natsctl
 from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.clients.daemons import are_served, daemon_on
 from tests.support.clients.nats import Nats
-from tests.support.controllers.daemon import are_served, daemon_on
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

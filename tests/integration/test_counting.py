@@ -11,7 +11,7 @@ from natsctl import Stores, connect, kv
 from natsctl.core.table import Table
 from natsctl.errors import WatchBrokenError
 from natsctl.model.store import Listed
-from tests.support.clients.patient_client import PatientClient, patient_client
+from tests.support.clients.plain_client import PlainClient, plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -19,12 +19,12 @@ THINGS = kv(bytes, bucket="things", history=1)
 
 
 @pytest.fixture
-async def admin(nats_server: NatsServer) -> AsyncIterator[PatientClient]:
-    async with patient_client(nats_server.url) as client:
+async def admin(nats_server: NatsServer) -> AsyncIterator[PlainClient]:
+    async with plain_client(nats_server.url) as client:
         yield client
 
 
-async def churn(admin: PatientClient, ended: asyncio.Event) -> None:
+async def churn(admin: PlainClient, ended: asyncio.Event) -> None:
     """Create and delete keys until *ended* is set.
 
     A cancellation may get lost in a request of nats-py.
@@ -61,7 +61,7 @@ async def follow(stores: Stores, cache: Table[bytes] | None = None) -> asyncio.T
 
 
 async def test_keys_under_constant_changes_are_counted_without_a_list(
-    nats_server: NatsServer, admin: PatientClient
+    nats_server: NatsServer, admin: PlainClient
 ) -> None:
     requests: list[tuple[str, bytes]] = []
 
@@ -86,7 +86,7 @@ async def test_keys_under_constant_changes_are_counted_without_a_list(
 
 
 async def test_a_purged_key_is_detected_under_constant_changes(
-    nats_server: NatsServer, admin: PatientClient
+    nats_server: NatsServer, admin: PlainClient
 ) -> None:
     async with connect(nats_server.url, verify_s=0.2) as stores:
         await (await stores.open(THINGS)).create("precious", b"x")
@@ -103,7 +103,7 @@ async def test_a_purged_key_is_detected_under_constant_changes(
 
 
 async def test_keys_that_a_lower_limit_removed_are_detected(
-    nats_server: NatsServer, admin: PatientClient
+    nats_server: NatsServer, admin: PlainClient
 ) -> None:
     async with connect(nats_server.url, verify_s=0.2) as stores:
         store = await stores.open(THINGS)

@@ -14,7 +14,7 @@ from nats.js.errors import KeyNotFoundError
 
 from natsctl import ControllerRuntime, HookController, connect, kv, primary, secondary, untyped
 from tests.support.clients.bucket_keys import keys as bucket_keys
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.plain_client import plain_client
 from tests.support.clients.span_recorder import recording
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -94,7 +94,7 @@ class Site:
 
 @asynccontextmanager
 async def running(server: NatsServer, controller: HookController) -> AsyncIterator[Site]:
-    async with connect(server.url) as stores, patient_client(server.url) as client:
+    async with connect(server.url) as stores, plain_client(server.url) as client:
         runtime = ControllerRuntime(controller, nats=stores)
         task = asyncio.create_task(runtime.run())
         await eventually(lambda: task.done() or runtime.synced.is_set())
@@ -218,7 +218,7 @@ async def test_a_service_that_is_not_there_is_awaited(nats_server: NatsServer) -
             await site.put("shops", "a", {"copies": 1})
             absent = "hook shops.sync: nobody listens on shops.sync"
             await eventually(lambda: absent in site.failure("a"))
-            async with patient_client(nats_server.url) as client:
+            async with plain_client(nats_server.url) as client:
 
                 async def refuse(msg: Msg) -> None:
                     headers = {

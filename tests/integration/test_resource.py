@@ -16,7 +16,7 @@ from natsctl import (
     connect_kube,
     kube,
 )
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.plain_client import plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
@@ -47,7 +47,7 @@ class Subscriber:
 
 @asynccontextmanager
 async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
-    async with patient_client(server.url) as client:
+    async with plain_client(server.url) as client:
         yield client.jetstream()
 
 

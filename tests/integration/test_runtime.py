@@ -21,7 +21,7 @@ from natsctl import (
     secondary,
 )
 from tests.support.clients.bucket_keys import keys
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.plain_client import plain_client
 from tests.support.controllers.app_controller import App, Apps, Part
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -59,7 +59,7 @@ async def consumers(server: NatsServer) -> list[str]:
 
 @asynccontextmanager
 async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
-    async with patient_client(server.url) as client:
+    async with plain_client(server.url) as client:
         yield client.jetstream()
 
 

@@ -35,10 +35,10 @@ from natsctl.jetstream.service import (
     services,
     serving,
 )
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.daemons import ask
+from tests.support.clients.plain_client import plain_client
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.clients.stream_requests import STREAM, messages
-from tests.support.controllers.daemon import ask
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
@@ -81,7 +81,7 @@ async def connection(nats_server: NatsServer) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 async def raw_client(nats_server: NatsServer) -> AsyncIterator[Client]:
-    async with patient_client(nats_server.url) as client:
+    async with plain_client(nats_server.url) as client:
         yield client
 
 

@@ -14,7 +14,7 @@ from nats.js.kv import KeyValue
 
 from controllers.streams import OWNER, Consumers, Streams
 from natsctl import ControllerRuntime, connect
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.plain_client import plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -124,7 +124,7 @@ async def running(server: NatsServer, *controllers: Streams | Consumers) -> Asyn
 async def site(nats_server: NatsServer) -> AsyncIterator[Site]:
     async with (
         running(nats_server, Streams(), Consumers()),
-        patient_client(nats_server.url) as client,
+        plain_client(nats_server.url) as client,
     ):
         js = client.jetstream()
         yield Site(js, await js.key_value("streams"), await js.key_value("consumers"))

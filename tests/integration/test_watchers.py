@@ -24,7 +24,7 @@ from natsctl import (
     kube,
     kv,
 )
-from tests.support.clients.patient_client import patient_client
+from tests.support.clients.plain_client import plain_client
 from tests.support.controllers.recording_watcher import FINALIZER, SITES, RecordingWatcher, site
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
@@ -40,7 +40,7 @@ class Named(RecordingWatcher):
 
 @asynccontextmanager
 async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
-    async with patient_client(server.url) as client:
+    async with plain_client(server.url) as client:
         yield client.jetstream()
 
 

@@ -168,7 +168,6 @@ def test_markers_of_clients_and_of_the_server_are_deletions_or_purges(
 
 
 def renamed(source: str, *prefixes: str) -> dict[str, Any]:
-    """Return a stream whose subjects a transform moves to each of the prefixes."""
     transforms = [{"src": f"$KV.{source}.>", "dest": f"{prefix}>"} for prefix in prefixes]
     return {"name": f"KV_{source}", "subject_transforms": transforms}
 

@@ -108,7 +108,6 @@ class World:
                     await self.run()
 
     async def state(self) -> State:
-        """Return the values of primaries and children."""
         values: State = {}
         for kind in (APPS, self.children):
             async with (await self.open(kind)).watch() as events:
@@ -120,7 +119,6 @@ class World:
         return values
 
     def actions_between(self, before: State, after: State) -> list[bytes]:
-        """Return the actions that change one state to the other."""
         kinds: dict[str, Kind[Any]] = {kind.name: kind for kind in (APPS, self.children)}
         return sorted(
             encoded(action)

@@ -97,7 +97,6 @@ class CountedLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def work(self, _item: int) -> None:
-        """Work for `ITEM_S` seconds."""
         self.now += ITEM_S
 
 

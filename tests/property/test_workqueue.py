@@ -123,7 +123,6 @@ class Model:
         state.retry = None
 
     def next_key(self) -> str:
-        """Return the key that must be taken next."""
         ready = [(state, key, state.ready) for key, state in self.keys.items() if state.ready]
         if self.oldest_is_due():
             _, key, _ = min(

@@ -48,8 +48,6 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class FailsIfDeleted(faulty.FixedNames):
-    """Forgets that a shop may be deleted."""
-
     async def sync_handler(self, key: str) -> None:
         if self.shops.get(key) is None:
             raise ValueError(key)

@@ -37,8 +37,6 @@ class HostsInMemory(Hosts):
 
 
 class ConsumersOfOrders(Consumers):
-    """Has its stream from the start."""
-
     async def start(self) -> None:
         assert isinstance(self.runtime.nats, JetStream)
         stream = {"name": "orders", "subjects": ["orders.>"]}

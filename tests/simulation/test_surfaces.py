@@ -53,8 +53,6 @@ def test_a_bad_file_of_objects_is_an_error_that_names_it(
 
 
 class FailingStream(surfaces.StreamedSigns):
-    """Fails for every event."""
-
     async def _handle(self, event: object) -> None:
         raise ValueError(f"no sign for {event}")
 
@@ -70,8 +68,6 @@ class NoKinds(InformerController):
 
 
 class NeedsArgument(surfaces.StreamedSigns):
-    """Cannot be created by natsctl."""
-
     def __init__(self, path: str) -> None:
         super().__init__()
         self.path = path

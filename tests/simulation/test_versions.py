@@ -38,8 +38,6 @@ BUGS: dict[str, ControllerClass] = {
 
 
 class Shop(Object, frozen=True):
-    """A shop of any form."""
-
     spec: object = None
 
 
@@ -51,7 +49,6 @@ class Guesses(Controller):
     read: tuple[str, ...] = ()
 
     async def sync_handler(self, key: str) -> float | None:
-        """Read values that differ in each process."""
         values = random.random(), uuid4(), secrets.token_hex(8), time.time(), datetime.now(UTC)
         type(self).read = tuple(map(str, values))
         return None

@@ -11,14 +11,10 @@ K = TypeVar("K")
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A key that waits until a loop time."""
-
     until: float
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A key that waits for a worker since a loop time."""
-
     since: float
     priority: Priority
 
@@ -34,23 +30,19 @@ Place: TypeAlias = Waiting | Ready | Claimed
 
 
 def place(queue: WorkQueue[Any], key: Any) -> Place | None:
-    """Return the place of *key*, None if the queue doesn't have it."""
     work = queue.work(key)
     return None if work is None else _place_of(work)
 
 
 def places(queue: WorkQueue[K], number: int) -> list[tuple[K, Place]]:
-    """Return the first keys of each place."""
     return [(work.key, _place_of(work)) for work in queue.first(number)]
 
 
 async def take(queue: WorkQueue[K]) -> K:
-    """Wait for the next key, and claim it."""
     return (await queue.take()).key
 
 
 def take_nowait(queue: WorkQueue[K]) -> K | None:
-    """Claim the next key, if one is ready."""
     work = queue.take_nowait()
     return None if work is None else work.key
 

@@ -77,7 +77,6 @@ def manifest(item: str, text: str) -> dict[str, object]:
 
 
 def text_of(number: int) -> str:
-    """Return the text in the value of this key."""
     return msgspec.json.decode(value(number), type=Item).spec.text
 
 
@@ -146,8 +145,6 @@ async def with_natsctl(arguments: Arguments) -> Result:
 
 
 class Applier:
-    """Applies over bare aiohttp."""
-
     def __init__(self, arguments: Arguments, session: aiohttp.ClientSession) -> None:
         self._namespace = arguments.namespace
         self._path = f"{arguments.server}/api/v1/namespaces/{arguments.namespace}/configmaps/"

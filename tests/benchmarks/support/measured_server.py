@@ -64,8 +64,6 @@ async def filled(count: int) -> AsyncIterator[NatsServer]:
 
 
 class Observer:
-    """A process that watches the bucket."""
-
     def __init__(self, process: asyncio.subprocess.Process, start: Start) -> None:
         self.start = start
         self._process = process

@@ -18,8 +18,6 @@ GO_KUBE = 1.3  # client-go's rate of server-side applies, as a multiple of bare 
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The values of one measurement."""
-
     values: tuple[float, ...]
     unit: str
 
@@ -57,7 +55,6 @@ def samples(unit: str, values: Sequence[float]) -> Samples:
 def shown(
     label: str, unit: str, ours: Sequence[float], peer: str = "", theirs: Sequence[float] = ()
 ) -> Row:
-    """Show a measurement, and optionally that of a peer, without a verdict."""
     peer_samples = samples(unit, theirs) if theirs else None
     return Row(label=label, ours=samples(unit, ours), peer=peer, theirs=peer_samples)
 
@@ -98,7 +95,6 @@ def limited(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text, one line each."""
     header = ("", "natsctl (spread)", "peer", "ratio (spread)", "Go", "target", "")
     cells = [header, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

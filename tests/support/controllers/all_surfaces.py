@@ -151,6 +151,5 @@ def on(*names: str) -> pytest.MarkDecorator:
 
 
 async def put(stores: MemoryStores, *keys: str) -> None:
-    """Create the things with these keys."""
     for key in keys:
         await stores.store(THINGS).create(key, value("hi"))

@@ -1,7 +1,6 @@
 """A controller that creates Parts for each App, and stores that can be slow or break."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
@@ -18,9 +17,9 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.model.store import Stored, WatchEvent
+from natsctl.model.store import Store, Stored, WatchEvent
 from natsctl.testing import Harness, MemoryStore, MemoryStores, running
-from tests.support.stores.documents import put
+from tests.support.stores.documents import parse, put
 
 
 class AppSpec(msgspec.Struct, frozen=True):
@@ -91,7 +90,6 @@ class Fallible(Calm):
 
 
 def parts_of(key: str, spec: AppSpec) -> dict[str, str]:
-    """Return the desired parts of an app, with their texts."""
     return {f"{key}.{name}": spec.text for name in spec.parts}
 
 
@@ -109,30 +107,25 @@ class AppClient:
         return stored.revision
 
     async def texts(self) -> dict[str, str]:
-        """Return the texts of the parts, by key."""
         return {key: (await document(self.parts, key))["spec"]["text"] for key in self.part_keys}
 
     @property
     def part_keys(self) -> list[str]:
-        """The keys of all parts."""
         return self.parts.keys()
 
     @property
     def writes(self) -> int:
-        """The number of writes to both buckets."""
         return self.apps.writes + self.parts.writes
 
     def events(self, key: str) -> list[tuple[str, str]]:
-        """Return the reasons and messages of the key's events."""
         events = self.stores.events.events
         return [(event.reason, event.message) for event in events if event.key == key]
 
     def reasons(self, key: str) -> list[str]:
-        """Return the reasons of the key's events."""
         return [reason for reason, _ in self.events(key)]
 
 
-async def edit(store: MemoryStore, key: str, *path: str, to: object) -> int:
+async def edit(store: Store, key: str, *path: str, to: object) -> int:
     """Change one field of an object and keep the others; None removes the field."""
     changed = await document(store, key)
     parent = changed
@@ -145,10 +138,8 @@ async def edit(store: MemoryStore, key: str, *path: str, to: object) -> int:
     return (await put(store, key, changed)).revision
 
 
-async def document(store: MemoryStore, key: str) -> dict[str, Any]:
-    """Return the object as JSON."""
-    value: dict[str, Any] = json.loads((await store.get(key)).value)
-    return value
+async def document(store: Store, key: str) -> dict[str, Any]:
+    return parse((await store.get(key)).value)
 
 
 class SlowStore(MemoryStore):
@@ -159,9 +150,7 @@ class SlowStore(MemoryStore):
         self.answers_lost = 0  # how many of the next updates take effect without an answer
         self.lag_s = 0.0
         self.answers_after_s = 0.0
-        self.breaks_after: int | None = (
-            None  # the number of events after which the next watch breaks
-        )
+        self.breaks_after: int | None = None  # so many events the next watch breaks
         self._cuts = 0
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -217,8 +206,6 @@ class SlowStore(MemoryStore):
 
 
 class SlowStores(MemoryStores):
-    """Memory stores that are `SlowStore`s."""
-
     def __init__(self) -> None:
         super().__init__()
         self._slow: dict[str, SlowStore] = {}
@@ -228,7 +215,6 @@ class SlowStores(MemoryStores):
 
 
 def app_client(harness: Harness) -> AppClient:
-    """Return a client of the stores of a running controller."""
     return AppClient(harness.stores)
 
 

@@ -223,5 +223,4 @@ class ManagedInACluster(ManagedShops):
 
 
 def documents_of(kinds: tuple[Kind[Any], ...]) -> tuple[dict[str, Any], ...]:
-    """Return the objects of users for a controller of these kinds."""
     return IN_A_CLUSTER if isinstance(kinds[0], KubeKind) else DOCUMENTS

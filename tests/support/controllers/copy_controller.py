@@ -40,8 +40,6 @@ class Sights:
 
 
 class Copies(Controller):
-    """Keeps `spec.copies` copies of every thing."""
-
     things = primary(kv(Thing, bucket=THINGS))
     copies = secondary(kv(Copy, bucket=COPIES, history=64))
     garbage = EAGER

@@ -1,7 +1,6 @@
 """A simulated cloud of disks, and a reconciler of the disks."""
 
 import asyncio
-import json
 import os
 import signal
 from collections import Counter
@@ -28,9 +27,9 @@ from natsctl.managed import (
     Observation,
 )
 from natsctl.managed.links import RECORDS, resolve
-from natsctl.model.documents import Document
 from natsctl.model.store import Store
 from natsctl.testing import MemoryRecorder, MemoryStore
+from tests.support.stores import documents
 
 NAMES = AnnotationNames()
 EPOCH = datetime.now(UTC)
@@ -49,7 +48,6 @@ DISKS = kv(Disk, bucket="disks")
 
 
 def clock() -> datetime:
-    """Return the date and time in virtual time."""
     return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
 
 
@@ -69,7 +67,6 @@ class Cloud:
         self._gone_from: dict[str, float] = {}
 
     async def call(self, name: str) -> None:
-        """Record a call, wait `takes_s` and raise the error of `failures`, if one is set."""
         self.calls.append(name)
         await asyncio.sleep(self.takes_s.get(name, 0.0))
         if name in self.failures:
@@ -200,7 +197,6 @@ class Play:
             store.fail(error)
 
     def connect_with(self, client: Callable[[Cloud], ExternalClient[Any]]) -> None:
-        """Use another client of the cloud."""
         self._client = client
 
     async def reconcile(self, key: str = "a") -> float | None:
@@ -215,35 +211,24 @@ class Play:
     async def annotate(self, key: str = "a", **annotations: str | None) -> None:
         """Set annotations of our domain; None removes one."""
 
-        def change(document: dict[str, Any]) -> None:
-            current = document.setdefault("metadata", {}).setdefault("annotations", {})
-            for word, value in annotations.items():
-                name = f"{NAMES.domain}/{word.replace('_', '-')}"
-                current.pop(name, None)
-                if value is not None:
-                    current[name] = value
-
-        await self.edit(key, change)
+        changed = {
+            f"{NAMES.domain}/{word.replace('_', '-')}": value for word, value in annotations.items()
+        }
+        await documents.edit(self.store, key, metadata={"annotations": changed})
 
     async def edit(
         self, key: str, change: Callable[[dict[str, Any]], None], *, create: bool = False
     ) -> None:
-        """Change the document of an object."""
+        document: dict[str, Any] = {}
         try:
-            stored = await self.store.get(key)
+            document = await self.document(key)
         except NotFoundError:
             assert create
-            document: dict[str, Any] = {}
-            change(document)
-            await self.store.create(key, json.dumps(document).encode())
-            return
-        document = json.loads(stored.value)
         change(document)
-        await self.store.update(key, json.dumps(document).encode(), revision=stored.revision)
+        await documents.put(self.store, key, document)
 
     async def document(self, key: str = "a") -> dict[str, Any]:
-        document: dict[str, Any] = json.loads((await self.store.get(key)).value)
-        return document
+        return documents.parse((await self.store.get(key)).value)
 
     async def annotations(self, key: str = "a") -> dict[str, str]:
         """Return the annotations of our domain, by their names without the domain."""
@@ -254,19 +239,17 @@ class Play:
         }
 
     async def conditions(self, key: str = "a") -> dict[str, tuple[str, str]]:
-        """Return the status and the reason of each condition."""
-        status = (await self.document(key)).get("status", {})
-        conditions = status.get("conditions", ())
-        return {entry["type"]: (entry["status"], entry["reason"]) for entry in conditions}
+        entries = await self._conditions(key)
+        return {name: (entry["status"], entry["reason"]) for name, entry in entries.items()}
 
     async def message(self, key: str = "a") -> str:
-        """Return the message of the condition `Synced`."""
+        return str((await self._conditions(key))["Synced"].get("message", ""))
+
+    async def _conditions(self, key: str) -> dict[str, dict[str, str]]:
         status = (await self.document(key)).get("status", {})
-        conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
-        return str(conditions["Synced"].get("message", ""))
+        return {entry["type"]: entry for entry in status.get("conditions", ())}
 
     async def resolve(self, *, created: bool, external_name: str = "") -> None:
-        """Store the result of a creation, as `natsctl repair external resolve` does."""
         await resolve(self.store, "a", created=created, external_name=external_name)
 
     async def finalizers(self, key: str = "a") -> list[str]:
@@ -274,7 +257,6 @@ class Play:
 
     @property
     def reasons(self) -> list[str]:
-        """Return the reasons of all events."""
         return [event.reason for event in self.recorder.events]
 
     async def settle(self, key: str = "a", *, limit: int = 20) -> None:
@@ -297,7 +279,6 @@ FAILED = ("False", "ReconcileError")
 
 @asynccontextmanager
 async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
-    """Run the controller within the context."""
     task = asyncio.create_task(controller.run())
     try:
         await controller.synced.wait()
@@ -415,14 +396,6 @@ class MortalStore(StoreProxy):
         self._around = around
         self._what = what
 
-    async def _call(
-        self,
-        verb: str,
-        key: str,
-        send: Send[T],
-        value: bytes | Document = b"",
-        *,
-        revision: int | None = None,
-    ) -> T:
+    async def _call(self, verb: str, key: str, send: Send[T], *_: Any, **__: Any) -> T:
         with self._around(f"{verb} {self._what}", key):
             return await send()

@@ -27,17 +27,14 @@ Reconcile = Callable[[ObjectIdentifier], Awaitable[float | None]]
 
 
 def watcher_called(name: str) -> ObjectIdentifier:
-    """Return the identifier of a watcher."""
     return ObjectIdentifier(version="v1", kind="ConfigMap", namespace="default", name=name)
 
 
 def secret(name: str, namespace: str = "default") -> ObjectIdentifier:
-    """Return the identifier of a secret."""
     return ObjectIdentifier(version="v1", kind="Secret", namespace=namespace, name=name)
 
 
 def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
-    """Return the identifier of the secrets that match a selector, or of all secrets."""
     return ObjectIdentifier(
         version="v1",
         kind="Secret",
@@ -48,7 +45,6 @@ def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
 
 
 def limit(key: str = "", selector: str = "", namespace: str = "") -> ObjectIdentifier:
-    """Return the identifier of an object of the bucket `limits`, or of several objects."""
     return ObjectIdentifier(
         group="nats",
         version="kv",
@@ -69,11 +65,9 @@ class HeldStores(MemoryStores):
         self._flowing.set()
 
     def hold(self) -> None:
-        """Make every `open` wait."""
         self._flowing.clear()
 
     def release(self) -> None:
-        """End the wait of every `open`."""
         self._flowing.set()
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:
@@ -104,15 +98,12 @@ class DynamicHarness:
 
     @property
     def watches(self) -> int:
-        """The number of watches that the stores serve."""
         return self.secrets.watches + self.nodes.watches + self.limits.watches
 
     async def put_secret(self, key: str, text: str = "hi", **labels: str) -> None:
-        """Write a secret, whether or not it exists."""
         await put(self.secrets, key, {"metadata": {"labels": labels}, "data": {"text": text}})
 
     async def put_limit(self, key: str, limit: int = 1, **labels: str) -> None:
-        """Write a limit, whether or not it exists."""
         await put(self.limits, key, {"metadata": {"labels": labels}, "spec": {"most": limit}})
 
     async def taken(self) -> list[str]:
@@ -136,7 +127,6 @@ class DynamicHarness:
 async def dynamic_harness(
     options: DynamicOptions | None = CACHED, *, stores: MemoryStores | None = None
 ) -> AsyncIterator[DynamicHarness]:
-    """Run a dynamic watcher within the context."""
     harness = DynamicHarness(MemoryStores() if stores is None else stores, options)
     work = asyncio.create_task(harness.watcher.start())
     await asyncio.wait(
@@ -152,7 +142,6 @@ async def dynamic_harness(
 
 
 def content_of(document: Document | None) -> object:
-    """Return the data or the spec of a document, or None for None."""
     if document is None:
         return None
     return json.loads(json.dumps(document.get("data") or document.get("spec")))

@@ -89,8 +89,6 @@ def part(shop: Shop, **fields: Any) -> Part:
 
 
 class CountedNames(MakesParts):
-    """Names its objects by a counter in memory."""
-
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
 
@@ -100,23 +98,17 @@ class CountedNames(MakesParts):
 
 
 class FixedNames(MakesParts):
-    """Names its objects by its key."""
-
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(f"part-{key}", part(shop))
 
 
 class RandomNames(MakesParts):
-    """Names its objects at random."""
-
     async def make(self, key: str, shop: Shop) -> None:
         if not self.parts.owned():
             await self.parts.apply(f"{key}-{uuid.uuid4().hex[:8]}", part(shop))
 
 
 class TimeInSpec(MakesParts):
-    """Writes the time into a spec."""
-
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(key, part(shop, note=datetime.now(UTC).isoformat()))
 
@@ -131,16 +123,12 @@ class TimeOfCreation(MakesParts):
 
 
 class ExistsIsRight(MakesParts):
-    """Takes an object that exists for a right one."""
-
     async def make(self, key: str, shop: Shop) -> None:
         if self.parts.get(key) is None:
             await self.parts.apply(key, part(shop))
 
 
 class RemembersInMemory(MakesParts):
-    """Remembers in memory which objects it has made."""
-
     def __init__(self) -> None:
         self.made: dict[str, ShopSpec] = {}
 
@@ -151,8 +139,6 @@ class RemembersInMemory(MakesParts):
 
 
 class SwallowsErrors(MakesParts):
-    """Swallows the errors of stores."""
-
     async def make(self, key: str, shop: Shop) -> None:
         try:
             await self.parts.apply(key, part(shop))
@@ -185,8 +171,6 @@ class WaitsInVain(MakesParts):
 
 
 class MakesShops(Controller):
-    """Makes a further shop for each shop."""
-
     shops = primary(SHOPS)
 
     async def sync_handler(self, key: str) -> float | None:
@@ -206,8 +190,6 @@ class ReadsByName(MakesParts):
 
 
 class IgnoresCancellation(MakesParts):
-    """Waits for ever, and goes on if the sync is cancelled."""
-
     async def make(self, key: str, shop: Shop) -> None:
         while True:
             with suppress(asyncio.CancelledError):
@@ -215,8 +197,6 @@ class IgnoresCancellation(MakesParts):
 
 
 class ReportsErrors(MakesParts):
-    """Reports the error of a store, and raises it."""
-
     async def make(self, key: str, shop: Shop) -> None:
         try:
             await self.parts.apply(key, part(shop))
@@ -227,8 +207,6 @@ class ReportsErrors(MakesParts):
 
 
 class RestlessStatus(MakesParts):
-    """Counts its syncs in the status."""
-
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(key, part(shop))
         syncs = shop.status.get("syncs", 0)
@@ -250,8 +228,6 @@ class MakesSoonAfter(MakesParts):
 
 
 class DoneBeforeDoing(MakesParts):
-    """Stores that it is done before it does anything."""
-
     async def make(self, key: str, shop: Shop) -> None:
         if shop.status.get("done") != shop.spec.image:
             await self.shops.update_status(key, {"done": shop.spec.image})
@@ -259,23 +235,17 @@ class DoneBeforeDoing(MakesParts):
 
 
 class DoneAfterDoing(MakesParts):
-    """Stores that it is done after it did everything."""
-
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(key, part(shop))
         await self.shops.update_status(key, {"done": shop.spec.image})
 
 
 class LeavesRenamed(MakesParts):
-    """Leaves an object behind that was renamed."""
-
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(f"{key}.{shop.spec.name or 'main'}", part(shop))
 
 
 class DeletesRenamed(MakesParts):
-    """Deletes the owned objects that are no longer wanted."""
-
     async def make(self, key: str, shop: Shop) -> None:
         wanted = f"{key}.{shop.spec.name or 'main'}"
         await self.parts.apply(wanted, part(shop))
@@ -285,8 +255,6 @@ class DeletesRenamed(MakesParts):
 
 
 class DeletesAllFirst(MakesParts):
-    """Deletes everything, and creates it again."""
-
     async def make(self, key: str, shop: Shop) -> None:
         for name in self.parts.owned():
             await self.parts.delete(name)
@@ -295,8 +263,6 @@ class DeletesAllFirst(MakesParts):
 
 
 class DeletesUnwanted(MakesParts):
-    """Makes the objects that the spec names, and then deletes the others."""
-
     async def make(self, key: str, shop: Shop) -> None:
         wanted = [f"{key}.{number}" for number in range(shop.spec.parts)]
         for name in wanted:
@@ -360,8 +326,6 @@ class ReservedQuota(MakesParts):
 
 
 class ReadsConfigAtStart(MakesParts):
-    """Reads a tertiary once, at its start."""
-
     configs = tertiary(CONFIGS)
 
     async def start(self) -> None:
@@ -373,8 +337,6 @@ class ReadsConfigAtStart(MakesParts):
 
 
 class ReadsConfig(MakesParts):
-    """Reads a tertiary in each sync."""
-
     configs = tertiary(CONFIGS)
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -383,8 +345,6 @@ class ReadsConfig(MakesParts):
 
 
 class ReliesOnOrder(MakesParts):
-    """Relies on the order in which keys are synced."""
-
     async def make(self, key: str, shop: Shop) -> None:
         earlier_names = [name for name in self.parts.items() if name < key]
         existing = self.parts.get(key)
@@ -397,8 +357,6 @@ HOLD = "faulty/cloud"
 
 
 class CreatesUnnamed(MakesParts):
-    """Creates a resource, and lets the cloud choose the name."""
-
     async def make(self, key: str, shop: Shop) -> None:
         if shop.metadata.deletion_timestamp is not None:
             for name, fields in (await CLOUD.list()).items():
@@ -426,8 +384,6 @@ class _Named(MakesParts):
 
 
 class ReleasesFirst(_Named):
-    """Removes its finalizer before it has cleaned up."""
-
     async def make(self, key: str, shop: Shop) -> None:
         if shop.metadata.deletion_timestamp is None:
             await self.ensure(key, shop)
@@ -437,8 +393,6 @@ class ReleasesFirst(_Named):
 
 
 class CleansUpFirst(_Named):
-    """Removes its finalizer after it has cleaned up."""
-
     async def make(self, key: str, shop: Shop) -> None:
         if shop.metadata.deletion_timestamp is None:
             await self.ensure(key, shop)

@@ -27,8 +27,6 @@ from tests.support.controllers.simulated_surfaces import SIGNS, SignsOfShops, ha
 
 
 class TriesTwice(MakesParts):
-    """Gives up after two attempts."""
-
     async def make(self, key: str, shop: Shop) -> None:
         for _ in range(2):
             try:
@@ -39,8 +37,6 @@ class TriesTwice(MakesParts):
 
 
 class GivesUpAfterAMinute(MakesParts):
-    """Gives up if a minute has passed since the sync began."""
-
     async def make(self, key: str, shop: Shop) -> None:
         begun = time.time()
         await CLOUD.read(key)
@@ -49,8 +45,6 @@ class GivesUpAfterAMinute(MakesParts):
 
 
 class GivesUpSlowCalls(MakesParts):
-    """Gives up a call that takes longer than ten seconds."""
-
     async def make(self, key: str, shop: Shop) -> None:
         try:
             async with asyncio.timeout(10):
@@ -61,16 +55,12 @@ class GivesUpSlowCalls(MakesParts):
 
 
 class CreatesUnlessListed(CreatesUnnamed):
-    """Creates a resource without a name, unless a list has one of the shop."""
-
     async def provide(self, key: str, shop: Shop) -> None:
         if not any(fields["owner"] == key for fields in (await CLOUD.list()).values()):
             await CLOUD.create({"owner": key})
 
 
 class RemembersWrites(MakesParts):
-    """Remembers its writes in memory, and expects that nobody else writes."""
-
     def __init__(self) -> None:
         self.written: dict[str, ShopSpec] = {}
 
@@ -119,15 +109,11 @@ class ReplacesSigns(SignsOfShops):
 
 
 class TwoSteps(MakesParts):
-    """Makes two parts for each shop, one after the other."""
-
     async def make(self, key: str, shop: Shop) -> None:
         for number in (1, 2):
             await self.parts.apply(f"{key}.{number}", part(shop))
 
 
 class AlwaysFails(MakesParts):
-    """Fails for every shop."""
-
     async def make(self, key: str, shop: Shop) -> None:
         raise ValueError(key)

@@ -14,8 +14,6 @@ class Shop(Object, frozen=True):
 
 
 class Shops(Controller):
-    """Makes a sign for each shop."""
-
     version = "1"
     shops = primary(kv(Shop, bucket="shops"))
     signs = secondary(kv(Shop, bucket="signs"))

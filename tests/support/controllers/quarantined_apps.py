@@ -41,7 +41,6 @@ class Stuck(Apps):
 
 
 def die(directory: Path, *keys: str, loop: str = "apps.0") -> None:
-    """Run a process that dies while it syncs these keys."""
     loops: dict[str, list[str]] = {}
     for key in keys:
         before, _, name = key.rpartition(":")
@@ -74,12 +73,10 @@ async def prepared(*keys: str) -> MemoryStores:
 
 
 def syncs_of(harness: Harness) -> list[str]:
-    """Return the keys of the syncs of the running controller."""
     controller = harness.runtime.controller
     assert isinstance(controller, Apps)
     return controller.syncs
 
 
 async def deaths(stores: MemoryStores) -> list[str]:
-    """Return the keys of the records of deaths."""
     return [key for key in list(stores.store(PAUSES).keys()) if ".deaths." in key]

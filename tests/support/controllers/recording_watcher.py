@@ -12,6 +12,7 @@ from natsctl import Kind, Object, kv
 from natsctl.model.store import ManifestStores, Store
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
+from tests.support.controllers.app_controller import edit
 
 A_MOMENT = 0.01
 
@@ -101,7 +102,6 @@ def watching(
 
 
 def text(snapshot: Snapshot[Any]) -> str:
-    """Return the text of a site."""
     value: str = json.loads(snapshot.value)["spec"]["text"]
     return value
 
@@ -112,24 +112,14 @@ def site(text: str = "hi", status: object = None, **metadata: Any) -> bytes:
     return json.dumps(changed if status is None else {**changed, "status": status}).encode()
 
 
-async def change(store: Store, key: str, *path: str, to: object) -> None:
-    """Change one field of an object and keep the others."""
-    current = await store.get(key)
-    changed = json.loads(current.value)
-    parent = changed
-    for name in path[:-1]:
-        parent = parent.setdefault(name, {})
-    parent[path[-1]] = to
-    await store.update(key, json.dumps(changed).encode(), revision=current.revision)
+change = edit
 
 
 async def mark_deleted(store: Store, key: str) -> None:
-    """Set the deletion timestamp of an object."""
-    await change(store, key, "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
+    await edit(store, key, "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
 
 
 async def finalizers(store: Store, key: str) -> list[str]:
-    """Return the finalizers of an object."""
     names: list[str] = json.loads((await store.get(key)).value)["metadata"].get("finalizers", [])
     return names
 

@@ -24,7 +24,6 @@ class ResourceHarness:
         self.store = store
 
     async def put(self, key: str, text: str = "hi", **metadata: Any) -> int:
-        """Write a thing, whether or not it exists."""
         return (await put(self.store, key, value(text, **metadata))).revision
 
     async def delete(self, *keys: str) -> None:
@@ -32,14 +31,12 @@ class ResourceHarness:
             await self.store.delete(key)
 
     async def recreate(self, key: str, text: str, uid: str) -> None:
-        """Delete a thing and create another with the same key."""
         await self.delete(key)
         await self.put(key, text, uid=uid)
 
 
 @asynccontextmanager
 async def resource_harness(*keys: str, **metadata: Any) -> AsyncIterator[ResourceHarness]:
-    """Open a resource of a bucket that has things with these keys."""
     stores = MemoryStores()
     async with Resource(THINGS, stores) as resource:
         harness = ResourceHarness(resource, stores.store(THINGS))
@@ -49,19 +46,16 @@ async def resource_harness(*keys: str, **metadata: Any) -> AsyncIterator[Resourc
 
 
 def exact_backoff() -> ExponentialLimiter[str]:
-    """Return a limiter whose delays are exactly 1, 2, 4 seconds and so on."""
     return ExponentialLimiter[str](base_s=1, jitter=lambda: 0.0)
 
 
 def content_of(event: Event[Thing]) -> EventContent:
-    """Return the kind, the key and the text of an event."""
     if event.kind is EventKind.SYNC:
         return ("sync", event.key, "")
     return (event.kind.value, event.key, event.object.spec.text)
 
 
 async def handled(events: EventStream[Thing], count: int) -> list[EventContent]:
-    """Return the contents of the next events, and mark each event done."""
     seen = []
     for _ in range(count):
         event = await anext(events)
@@ -87,5 +81,4 @@ async def is_silent(events: EventStream[Thing]) -> bool:
 
 
 def clock() -> float:
-    """Return the loop's time."""
     return asyncio.get_running_loop().time()

@@ -237,7 +237,6 @@ class SharingGroup(Generic[C]):
         )
 
     def start(self, size: int) -> None:
-        """Start the first members."""
         for _ in range(size):
             self.join()
 

@@ -28,7 +28,6 @@ SIGNS = kv(Shop, bucket="signs", older=[(ShopV1, upgrade)])
 
 
 def old(image: str, **fields: Any) -> bytes:
-    """Return the value of an object in the older form."""
     return msgspec.json.encode({"spec": {"image": image}, **fields})
 
 

@@ -41,7 +41,6 @@ async def hang(signs: Store, key: str, image: str) -> None:
 
 
 async def take_down(signs: Store, key: str) -> None:
-    """Delete the sign of a shop, at the revision that was read."""
     with suppress(NotFoundError):
         await signs.delete(key, revision=(await signs.get(key)).revision)
 
@@ -77,8 +76,6 @@ class SignsOfShops(InformerController):
 
 
 class MissesDeletions(SignsOfShops):
-    """Does not notice a shop that is deleted while no process runs."""
-
     def __init__(self) -> None:
         InformerController.__init__(self)
         self.add_informer(SHOPS)
@@ -89,8 +86,6 @@ class MissesDeletions(SignsOfShops):
 
 
 class KeepsSigns(SignsOfShops):
-    """Leaves the signs of deleted shops."""
-
     async def gone(self, shop: Snapshot[Any]) -> None:
         """Leave the sign."""
 
@@ -200,8 +195,6 @@ class WatchedSigns(_Guest):
 
 
 class WatchedWithoutRetry(WatchedSigns):
-    """Swallows the error of a write."""
-
     async def _write(self, names: list[str]) -> None:
         with suppress(Exception):
             await super()._write(names)

@@ -19,14 +19,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
-    """Build the image of natsctl, and return its name."""
     with built(IMAGE) as name:
         yield name
 
 
 @pytest.fixture
 async def stack(image: str) -> AsyncIterator[Stack]:
-    """Run the stack of docker-compose.yml."""
     running_stack = Stack()
     try:
         await running_stack.up()

@@ -20,7 +20,6 @@ CONTAINER = "container"
 
 
 def in_container(variable: str) -> bool:
-    """Return whether the variable asks for a container."""
     return os.environ.get(variable) == CONTAINER
 
 

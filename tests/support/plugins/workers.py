@@ -37,14 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the file with the groups."""
     if FOLDER in config.stash:
         shutil.rmtree(config.stash[FOLDER])
 
 
 @pytest.hookimpl(tryfirst=True)  # before the worker reports that it has collected the tests
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write the group of each test that has one."""
     given = getattr(session.config, "workerinput", {})
     if given.get("workerid") == "gw0":
         found = {item.nodeid: item.stash.get(GROUP, None) for item in session.items}

@@ -18,7 +18,6 @@ async def served(cluster: KubeCluster, version: str) -> str:
 
 
 def path(manifest: Mapping[str, Any]) -> str:
-    """Return the URL path for manifests of this kind."""
     version = manifest["apiVersion"]
     within = manifest["metadata"].get("namespace")
     prefix = f"/namespaces/{within}" if within else ""

@@ -89,7 +89,6 @@ async def tried(*words: str, environ: dict[str, str] | None = None) -> tuple[int
 
 
 async def inspected(name: str) -> dict[str, Any]:
-    """Return the output of `docker inspect` for an image or a container."""
     objects: list[dict[str, Any]] = json.loads(await docker("inspect", name))
     return objects[0]
 
@@ -123,11 +122,9 @@ class Stack:
         }
 
     async def up(self) -> None:
-        """Start the stack, and wait until it is healthy."""
         await self.compose("up", "--no-build", "--wait")
 
     async def down(self) -> None:
-        """Stop the stack, and remove its containers and volumes."""
         await self.compose(
             "--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "1"
         )

@@ -59,7 +59,6 @@ class K3s(KubeCluster):
 
     @property
     def url(self) -> str:
-        """The URL of the cluster."""
         return str(self._config["clusters"][0]["cluster"]["server"])
 
     def certificate(self, user: str) -> tuple[Path, Path]:

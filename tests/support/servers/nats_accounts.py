@@ -14,8 +14,6 @@ UNLIMITED = -1
 
 
 class Identity:
-    """A key pair of an operator, an account or a user."""
-
     def __init__(self, sort: int) -> None:
         self.seed: bytes = nkeys.encode_seed(os.urandom(32), sort)
         self._pair = nkeys.from_seed(bytearray(self.seed))
@@ -23,7 +21,6 @@ class Identity:
 
     @classmethod
     def user(cls) -> "Identity":
-        """Return a new user."""
         return cls(nkeys.PREFIX_BYTE_USER)
 
     def sign(
@@ -53,7 +50,6 @@ class Operator:
         self._system = Identity(nkeys.PREFIX_BYTE_ACCOUNT)
 
     def config(self) -> str:
-        """Return the configuration of a server that trusts this operator."""
         operator = self._operator.sign(self._operator, "operator", {})
         limits = dict.fromkeys(
             ("subs", "data", "payload", "imports", "exports", "conn", "leaf"), UNLIMITED

@@ -35,7 +35,6 @@ class ContainedNatsServer(NatsServer):
 
     @property
     def url(self) -> str:
-        """The URL of the server, whether it runs or not."""
         return f"nats://{self._host}:{self.port}"
 
     @property
@@ -45,25 +44,21 @@ class ContainedNatsServer(NatsServer):
 
     @property
     def running(self) -> bool:
-        """True while the server's process runs."""
         return self._container is not None and bool(self._state()["Running"])
 
     async def start(self) -> None:
-        """Start the server with its data and port, and wait until it is ready."""
         assert not self.running
         await asyncio.to_thread(self._start)
         self._starts += 1
         await eventually(self._has_begun, within_s=START_S, every_s=POLL_S)
 
     def kill(self) -> None:
-        """Kill the server (-9), if it runs."""
         if self.running:
             with self._wrapped() as container:
                 container.kill()
                 container.wait()
 
     async def stop(self) -> None:
-        """Stop the server (TERM), and wait until it has ended."""
         with self._wrapped() as container:
             await asyncio.to_thread(container.stop, timeout=STOP_S)
 
@@ -73,12 +68,10 @@ class ContainedNatsServer(NatsServer):
             container.pause()
 
     def resume(self) -> None:
-        """Continue the process after a pause."""
         with self._wrapped() as container:
             container.unpause()
 
     def log(self) -> str:
-        """Return the log of all starts."""
         with self._wrapped() as container:
             return str(container.logs().decode())
 

@@ -38,7 +38,6 @@ def _ports(_pid: int) -> Iterator[int]:
 
 
 def free_port() -> int:
-    """Return a free port of 127.0.0.1."""
     for port in _ports(os.getpid()):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

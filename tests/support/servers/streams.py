@@ -8,7 +8,6 @@ from typing import Any
 
 @asynccontextmanager
 async def opened(*address: Any, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
-    """Open a connection, and abort it at the end."""
     reader, writer = await asyncio.open_connection(*address, **options)
     try:
         yield reader, writer

@@ -12,8 +12,6 @@ from tests.support.servers.streams import opened
 
 
 class CutProxy:
-    """A TCP proxy that tests can cut or freeze: `async with CutProxy(url) as proxy`."""
-
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)
         self._port = free_port()
@@ -35,11 +33,9 @@ class CutProxy:
 
     @property
     def url(self) -> str:
-        """The URL of the proxy."""
         return f"nats://127.0.0.1:{self._port}"
 
     def cut(self) -> None:
-        """Close every connection, and reject new ones."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -48,7 +44,6 @@ class CutProxy:
             task.cancel()
 
     async def heal(self) -> None:
-        """Accept connections again after a cut."""
         if self._listener is None:
             listener = socket.create_server(("127.0.0.1", self._port), backlog=100)
             listener.setblocking(False)
@@ -60,7 +55,6 @@ class CutProxy:
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """Forward the data that waits, and all later data."""
         self._flowing.set()
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -16,21 +16,17 @@ from natsctl.model.store import (
     Applied,
     Batch,
     Listed,
-    ManifestStores,
     Store,
     Stored,
-    Stores,
     WatchEvent,
 )
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryResource, MemoryStores
+from tests.support.stores import documents
 from tests.support.stores.custom_resources import define, watches
 
 PATIENCE_S = 60.0
 
-BUCKETS = [
-    "memory",
-    "nats",
-]  # backends with one revision counter per bucket, which tests can recreate
+BUCKETS = ["memory", "nats"]  # with one revision counter per bucket, which tests can recreate
 of_buckets = pytest.mark.parametrize("backend", BUCKETS, indirect=True)
 
 
@@ -47,40 +43,6 @@ class KubeNote(KubeObject, frozen=True, kw_only=True):
 
 
 NOTES = kube("contract.test/v1", "Note", type=KubeNote)
-
-
-class Backend(Protocol):
-    """A system that stores notes."""
-
-    @property
-    def stores(self) -> Stores: ...
-
-    def kind(self) -> Kind[Any]:
-        """Return the kind of the notes."""
-        ...
-
-    async def recreate(self) -> None:
-        """Delete the store of the notes and create an empty one of the same name."""
-        ...
-
-    async def watches(self) -> int:
-        """Count the watches that the system serves."""
-        ...
-
-
-class ManifestBackend(Protocol):
-    """A system that stores notes as manifests."""
-
-    @property
-    def stores(self) -> ManifestStores: ...
-
-    def kind(self) -> KubeKind[Any]:
-        """Return the kind of the notes, which is cluster-scoped."""
-        ...
-
-    def namespaced_kind(self) -> KubeKind[Any]:
-        """Return a namespaced kind."""
-        ...
 
 
 class MemoryBackend:
@@ -156,7 +118,6 @@ class KubeBackend:
         return kube("v1", "ConfigMap")
 
     async def prepare(self) -> None:
-        """Define the custom resource on the server and delete all notes."""
         await define(self.stores.transport, "contract.test", "Note")
         await self.stores.transport.call("DELETE", "/apis/contract.test/v1/notes", timeout_s=60)
 
@@ -167,13 +128,15 @@ class KubeBackend:
         return await watches(self.stores.transport, "notes")
 
 
+Backend: TypeAlias = MemoryBackend | PlanningBackend | NatsBackend | KubeBackend
+ManifestBackend: TypeAlias = MemoryClusterBackend | KubeBackend
+
+
 def note(text: str) -> bytes:
-    """Return a note as bytes."""
     return msgspec.json.encode({"spec": {"text": text}})
 
 
 def text(stored: Stored) -> str:
-    """Return the text of a note, without the fields that the system adds."""
     spec = msgspec.json.decode(stored.value)["spec"]["text"]
     assert isinstance(spec, str)
     return spec
@@ -198,9 +161,4 @@ async def listing(events: AsyncIterator[WatchEvent]) -> list[WatchEvent]:
 
 
 async def put(store: Store, key: str, content: str = "hi") -> Stored:
-    """Create a note, or update it if it exists."""
-    try:
-        revision = (await store.get(key)).revision
-    except natsctl.NotFoundError:
-        return await store.create(key, note(content))
-    return await store.update(key, note(content), revision=revision)
+    return await documents.put(store, key, note(content))

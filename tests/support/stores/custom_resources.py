@@ -105,7 +105,6 @@ async def define(
 
 
 async def watches(transport: Transport, resource: str) -> int:
-    """Count the watches of a resource that the server serves."""
     reply = await transport.call("GET", "/metrics", accept="text/plain")
     gauge = rf'^apiserver_longrunning_\w+{{.*resource="{resource}".*verb="WATCH".*}} (\d+)$'
     return sum(map(int, re.findall(gauge, reply.body.decode(), re.MULTILINE)))

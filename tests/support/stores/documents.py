@@ -38,7 +38,6 @@ def merge_patch(document: Document, patch: Document) -> Document:
 
 
 async def put(store: Store, key: str, value: bytes | Document) -> Stored:
-    """Write a value, whether or not the key exists."""
     body = value if isinstance(value, bytes) else render(value)
     try:
         revision = (await store.get(key)).revision

@@ -25,7 +25,6 @@ THINGS = natsctl.kv(Thing, bucket="things")
 
 
 def thing(text: str, *groups: str) -> Thing:
-    """Return a thing."""
     return Thing(spec=ThingSpec(text, groups))
 
 
@@ -36,17 +35,14 @@ def value(text: str = "hi", *groups: str, **metadata: Any) -> bytes:
 
 
 def stored(key: str, revision: int, text: str = "hi", *groups: str) -> Stored:
-    """Return a thing as a stored object."""
     return Stored(key, revision, value(text, *groups))
 
 
 def applied(key: str, revision: int, text: str = "hi", *groups: str) -> Applied:
-    """Return an applied event of a thing."""
     return Applied(stored(key, revision, text, *groups))
 
 
 def broken(key: str, revision: int) -> Applied:
-    """Return an applied event whose value is not a valid thing."""
     return Applied(Stored(key, revision, b'{"spec": {"text": 1}}'))
 
 
@@ -63,7 +59,6 @@ async def informed(informer: Any) -> AsyncIterator[None]:
 
 
 async def caught_up(informer: Any, store: MemoryStore) -> None:
-    """Wait until the cache has every object of the store."""
     for _ in range(1000):
         keys = store.keys()
         newest = [(await store.get(key)).revision for key in keys]
@@ -74,6 +69,5 @@ async def caught_up(informer: Any, store: MemoryStore) -> None:
 
 
 def document(stored: Stored) -> dict[str, Any]:
-    """Return a stored object as JSON."""
     decoded: dict[str, Any] = msgspec.json.decode(stored.value)
     return decoded
