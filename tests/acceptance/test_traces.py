@@ -111,8 +111,7 @@ async def test_the_span_of_a_failed_sync_has_the_error_without_secrets(
         assert await running.ends(signal.SIGTERM) == 0
         log = running.log
     assert sync.error == "ValueError: refused: postgres://***@db and Bearer ***"
-    (exception,) = sync.sent.events
-    assert exception.name == "exception"
+    assert sync.events == ["exception"]
     (thinking,) = [span for span in collector.named("thinking") if span.parent == sync.id]
     assert thinking.error == "ValueError: refused: postgres://***@db and Bearer ***"
     for text in (explained, status, event, log):

@@ -20,7 +20,7 @@ from tests.benchmarks.support.configmap_process import (
     text_of,
 )
 from tests.benchmarks.support.dataset import key
-from tests.benchmarks.support.measured_server import ROOT, Sizes, filled
+from tests.benchmarks.support.measured_server import Sizes, filled, started
 from tests.benchmarks.support.results import GO_KUBE, Row, compared, shown
 from tests.support.servers.kube_apiserver import KubeServer, assets
 from tests.support.servers.nats_server import NatsServer
@@ -137,19 +137,8 @@ class Stage(NamedTuple):
 
 async def applied(side: str, stage: Stage, namespace: str, count: int) -> Result:
     nats, server, loop = stage
-    process = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "tests.benchmarks.support.configmap_process",
-            side,
-            nats.url,
-            server.url,
-        ),
-        *(server.admin_token, namespace, str(count), loop),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    output, _ = await process.communicate()
+    arguments = (side, nats.url, server.url, server.admin_token, namespace, count, loop)
+    async with started("configmap_process", *arguments) as process:
+        output, _ = await process.communicate()
     assert process.returncode == 0, f"{side} failed"
     return msgspec.json.decode(output, type=Result)

@@ -6,7 +6,6 @@ measured in processor time, which other processes of the machine do not lengthen
 """
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from statistics import quantiles
@@ -16,7 +15,7 @@ import msgspec
 from natsctl import connect
 from tests.benchmarks.support.bulk_writer import Writer
 from tests.benchmarks.support.dataset import BUCKET, ITEMS, OWNED, key, owned_value
-from tests.benchmarks.support.measured_server import LINE_MAX, ROOT, Sizes, filled, write
+from tests.benchmarks.support.measured_server import Sizes, filled, line_of, started, write
 from tests.benchmarks.support.results import Row, limited, shown
 from tests.benchmarks.support.stall_process import VERIFY_S, Stretch
 from tests.support.servers.nats_server import NatsServer
@@ -39,32 +38,17 @@ class Stalling:
     async def stretch(self, command: str = "") -> Stretch:
         """Send a command, and return the stretch that ends with it."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         if command:
             self._process.stdin.write(command.encode() + b"\n")
         async with asyncio.timeout(STEP_S):
-            line = await self._process.stdout.readline()
-        assert line, "the process ended"
-        return msgspec.json.decode(line, type=Stretch)
+            return msgspec.json.decode(await line_of(self._process), type=Stretch)
 
 
 @asynccontextmanager
 async def stalling(server: NatsServer, sizes: Sizes, listed: int) -> AsyncIterator[Stalling]:
     """Start a process with a controller of *listed* keys; kill it at the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.benchmarks.support.stall_process"),
-        *(server.url, str(listed), sizes.loop),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=LINE_MAX,
-        cwd=ROOT,
-    )
-    try:
+    async with started("stall_process", server.url, listed, sizes.loop) as process:
         yield Stalling(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def run(sizes: Sizes) -> list[Row]:

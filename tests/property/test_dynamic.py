@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from natsctl import NotFoundError, PermissionDeniedError, Selector
 from natsctl.dynamic import ObjectIdentifier
-from natsctl.testing import VirtualTimeLoop
+from natsctl.testing import in_virtual_time
 from tests.support.controllers.dynamic_dependents import (
     LIMITS,
     QUIET,
@@ -191,7 +191,11 @@ async def fails(call: Any) -> bool:
     return False
 
 
-async def run_steps(steps: list[tuple[Any, ...]]) -> None:
+@given(STEPS)
+@in_virtual_time
+async def test_watches_are_exact_and_every_change_calls_its_watchers(
+    steps: list[tuple[Any, ...]],
+) -> None:
     async with dynamic_harness(QUIET) as harness:
         model = Model(harness)
         for step in steps:
@@ -204,26 +208,12 @@ async def run_steps(steps: list[tuple[Any, ...]]) -> None:
 
 
 @given(STEPS)
-def test_watches_are_exact_and_every_change_calls_its_watchers(
-    steps: list[tuple[Any, ...]],
-) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run_steps(steps))
-
-
-@given(STEPS)
-def test_watch_counts_are_exact_after_concurrent_calls(
-    steps: list[tuple[Any, ...]],
-) -> None:
+@in_virtual_time
+async def test_watch_counts_are_exact_after_concurrent_calls(steps: list[tuple[Any, ...]]) -> None:
     """All calls run concurrently; the calls of one watcher run in order."""
-
-    async def all_at_once() -> None:
-        async with dynamic_harness(QUIET) as harness:
-            model = Model(harness)
-            changes = [step for step in steps if step[0] in {"add", "update", "remove"}]
-            await asyncio.gather(*(model.change(*step) for step in changes))
-            await asyncio.sleep(1)
-            model.check()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(all_at_once())
+    async with dynamic_harness(QUIET) as harness:
+        model = Model(harness)
+        changes = [step for step in steps if step[0] in {"add", "update", "remove"}]
+        await asyncio.gather(*(model.change(*step) for step in changes))
+        await asyncio.sleep(1)
+        model.check()

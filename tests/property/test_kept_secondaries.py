@@ -4,6 +4,7 @@ Members join, leave and crash while primaries are written and deleted, and while
 and in a cluster are edited, deleted, assigned to another owner, relabelled and made invalid.
 """
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -24,9 +25,12 @@ from natsctl import (
 from natsctl.core.table import is_read
 from natsctl.model.store import Stored
 from natsctl.testing import in_virtual_time
-from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
+from tests.support.controllers.sharing_group import MEMBERS_MAX, TTL_S, SharingGroup, SharingMember
+from tests.support.eventually import eventually
 from tests.support.stores import documents
 from tests.support.stores.documents import Document, put
+
+Step = tuple[tuple[str, Any], float]  # and the seconds until the next one
 
 KEYS = [f"k{number}" for number in range(8)]
 SLOTS = ("parts", "maps")
@@ -41,7 +45,7 @@ events = st.one_of(
     st.tuples(st.just("assign"), st.tuples(st.sampled_from(SLOTS), keys, keys)),
     st.tuples(st.sampled_from(["relabel", "garbage"]), keys),
     st.tuples(st.sampled_from(["break", "read all"]), st.sampled_from(["sites", *SLOTS])),
-    st.tuples(st.sampled_from(["join", "leave", "kill"]), st.sampled_from("0123")),
+    st.tuples(st.sampled_from(["join", "leave", "kill"]), st.integers(0, 3)),
 )
 pauses = st.sampled_from([0.0, 0.001, 0.05, 0.5, 3.0, 12.0])
 
@@ -122,13 +126,22 @@ class Town:
                 self._store(slot).break_watches()
             case "read all", slot:
                 self.reads_all.add(slot)
-            case "join" | "leave" | "kill", number:
-                self.unwatched |= action != "join"
-                await self.group.change(action, number)
+            case "join", _:
+                if len(self.group.living) < MEMBERS_MAX:
+                    self.group.join()
+            case "leave" | "kill", number:
+                await self._end(action, number)
             case _, (slot, key, *owner):
                 await self._tamper(action, slot, key, *owner)
             case _, key:
                 await self._tamper(action, "parts", key, "k7")
+
+    async def _end(self, action: str, number: int) -> None:
+        self.unwatched = True
+        living = self.group.living
+        member = living[number % len(living)]
+        if len(living) > 1:
+            member.leave() if action == "leave" else await member.kill()
 
     async def _tamper(self, action: str, slot: str, key: str, owner: str = "") -> None:
         """Change or delete a secondary, as another client does."""
@@ -223,24 +236,24 @@ class Town:
 
 
 EDITED: list[Step] = [
-    (("join", "0"), 12.0),
+    (("join", 0), 12.0),
     *((("edit", (slot, key)), 0.0) for key in KEYS for slot in SLOTS),
-    (("leave", "0"), 0.05),
+    (("leave", 0), 0.05),
     *((("remove", (slot, key)), 0.001) for key in KEYS for slot in SLOTS),
-    (("join", "0"), 12.0),
+    (("join", 0), 12.0),
     *((("delete", key), 0.0) for key in KEYS[:3]),
-    (("kill", "1"), 3.0),
+    (("kill", 1), 3.0),
 ]
 ASSIGNED: list[Step] = [
     (("put", "k0"), 12.0),
     *((("assign", (slot, key, "k0")), 0.05) for key in KEYS[1:] for slot in SLOTS),
-    (("leave", "1"), 0.0),
+    (("leave", 1), 0.0),
     *((("relabel", key), 0.0) for key in KEYS),
 ]
 READ_ALL: list[Step] = [(("read all", "parts"), 0.0), *((("put", key), 0.5) for key in KEYS)]
 UNWATCHED: list[Step] = [
     (("put", "k0"), 0.05),
-    (("kill", "0"), 0.0),
+    (("kill", 0), 0.0),
     *((("delete", key), 0.0) for key in KEYS[:6]),
     *((("relabel", key), 0.0) for key in KEYS[:6]),
 ]
@@ -261,5 +274,10 @@ async def test_a_member_has_the_newest_values_of_its_keys_and_their_secondaries_
     town = Town()
     for key in KEYS[:6]:
         await town.put(key)
-    town.group.start(size)
-    await town.group.play(steps, town.apply_step, town.settled)
+    for _ in range(size):
+        town.group.join()
+    for (action, argument), then_s in steps:
+        await town.apply_step(action, argument)
+        await asyncio.sleep(then_s)
+    await eventually(town.settled, within_s=20 * TTL_S, every_s=0.5)
+    await town.group.close()

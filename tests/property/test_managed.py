@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from natsctl import ConflictError, NotFoundError, Primary, StoreTimeoutError, kv
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
-from natsctl.testing import VirtualTimeLoop
+from natsctl.testing import in_virtual_time
 from tests.support.controllers.app_controller import SlowStore, SlowStores
 from tests.support.controllers.disk_reconciler import DISKS, Disk, clock
 
@@ -253,7 +253,19 @@ def _annotate(document: dict[str, Any], **annotations: str) -> None:
     known.update({f"natsctl.io/{name}": text for name, text in annotations.items()})
 
 
-async def run_steps(steps: list[Step], *, names_are_known: bool) -> None:
+@pytest.mark.parametrize("names_are_known", [True, False])
+@given(STEPS)
+@example([("put", 1), ("wait", 0.03), ("kill",), ("put plainly", 2), ("start",)])
+@example([("put", 1), ("wait", 5.0), ("stop",), ("delete raw",), ("put", 2), ("start",)])
+@example([("calls", "lost"), ("put", 1), ("wait", 5.0), ("kill",), ("calls", ""), ("delete",)])
+@example([("calls", "lost"), ("put", 1), ("wait", 5.0), ("put plainly", 1), ("wait", 5.0)])
+@example([("stranger",), ("put", 1), ("wait", 5.0), ("delete",), ("wait", 5.0)])
+@example([("put", 1), ("stranger",), ("adopt",), ("put plainly", 1)])
+@in_virtual_time
+async def test_no_resource_is_lost_made_twice_or_harmed(
+    names_are_known: bool,  # noqa: FBT001 - a parameter
+    steps: list[Step],
+) -> None:
     model = Model(names_are_known=names_are_known)
     model.start()
     for step in steps:
@@ -275,19 +287,3 @@ async def run_steps(steps: list[Step], *, names_are_known: bool) -> None:
         assert (ready, own) == ("NotOwned", {})
     else:
         assert (ready, cloud.disks[KEY].size) == ("Available", document["spec"]["size"])
-
-
-@pytest.mark.parametrize("names_are_known", [True, False])
-@given(STEPS)
-@example([("put", 1), ("wait", 0.03), ("kill",), ("put plainly", 2), ("start",)])
-@example([("put", 1), ("wait", 5.0), ("stop",), ("delete raw",), ("put", 2), ("start",)])
-@example([("calls", "lost"), ("put", 1), ("wait", 5.0), ("kill",), ("calls", ""), ("delete",)])
-@example([("calls", "lost"), ("put", 1), ("wait", 5.0), ("put plainly", 1), ("wait", 5.0)])
-@example([("stranger",), ("put", 1), ("wait", 5.0), ("delete",), ("wait", 5.0)])
-@example([("put", 1), ("stranger",), ("adopt",), ("put plainly", 1)])
-def test_no_resource_is_lost_made_twice_or_harmed(
-    names_are_known: bool,  # noqa: FBT001 - a parameter
-    steps: list[Step],
-) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run_steps(steps, names_are_known=names_are_known))

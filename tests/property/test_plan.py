@@ -27,7 +27,7 @@ from natsctl import (
 from natsctl.core.plan.record import actions_of, declared_merge_keys, schema_of, value_differences
 from natsctl.model.plans import Action, Difference
 from natsctl.model.store import Applied, Listed, ManifestStores, Store, Stores
-from natsctl.testing import MemoryStores, VirtualTimeLoop
+from natsctl.testing import MemoryStores, in_virtual_time
 from natsctl.testing.harness import QUIET_STEPS, STEP_S
 from tests.support.controllers.app_controller import APPS, PARTS, Apps
 from tests.support.eventually import eventually
@@ -150,9 +150,9 @@ def encoded(action: Action) -> bytes:
 
 @settings(deadline=None)
 @given(STEPS)
-def test_a_plan_equals_the_next_run_in_memory(steps: list[tuple[Any, ...]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(World(MemoryStores()).check(steps))
+@in_virtual_time
+async def test_a_plan_equals_the_next_run_in_memory(steps: list[tuple[Any, ...]]) -> None:
+    await World(MemoryStores()).check(steps)
 
 
 @pytest.mark.server

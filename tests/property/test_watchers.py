@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
 from natsctl.model.store import Stored
-from natsctl.testing import MemoryStore, VirtualTimeLoop
+from natsctl.testing import MemoryStore, in_virtual_time
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
 from tests.support.controllers.app_controller import SlowStore, SlowStores
 from tests.support.controllers.recording_watcher import (
@@ -204,28 +204,15 @@ async def newest(model: Model) -> dict[str, Stored]:
     return {key: await model.sites.get(key) for key in keys}
 
 
-async def check_that_every_watcher_has_the_newest_state(steps: list[Step]) -> None:
+@given(STEPS)
+@in_virtual_time
+async def test_every_watcher_sees_the_newest_state_and_no_older_one_after_it(
+    steps: list[Step],
+) -> None:
     model = await run_steps(steps)
     revisions = {key: stored.revision for key, stored in (await newest(model)).items()}
     assert model.first.revisions == model.last.revisions == revisions
     assert model.first.violations == model.last.violations == []
-
-
-async def check_that_the_external_mirror_has_the_desired_state(steps: list[Step]) -> None:
-    model = await run_steps(steps)
-    stored = await newest(model)
-    assert all(SITES.metadata(state.value).deletion_timestamp is None for state in stored.values())
-    wanted = {key: SITES.decode(state.value).spec.text for key, state in stored.items()}
-    assert model.external.texts == wanted
-    assert model.external.violations == []
-
-
-@given(STEPS)
-def test_every_watcher_sees_the_newest_state_and_no_older_one_after_it(
-    steps: list[Step],
-) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(check_that_every_watcher_has_the_newest_state(steps))
 
 
 @given(PROTECTED_STEPS)
@@ -235,8 +222,11 @@ def test_every_watcher_sees_the_newest_state_and_no_older_one_after_it(
 @example(
     [("put", "a", "one"), ("wait", 1.0), ("stop",), ("put plainly", "a", "two"), ("delete", "a")]
 )
-def test_an_opinionated_watcher_converges_to_the_desired_state(
-    steps: list[Step],
-) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(check_that_the_external_mirror_has_the_desired_state(steps))
+@in_virtual_time
+async def test_an_opinionated_watcher_converges_to_the_desired_state(steps: list[Step]) -> None:
+    model = await run_steps(steps)
+    stored = await newest(model)
+    assert all(SITES.metadata(state.value).deletion_timestamp is None for state in stored.values())
+    wanted = {key: SITES.decode(state.value).spec.text for key, state in stored.items()}
+    assert model.external.texts == wanted
+    assert model.external.violations == []

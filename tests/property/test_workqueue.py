@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from natsctl.core.workqueue import AGEING_S, Priority, WorkQueue
 from natsctl.errors import QueueShutDownError
-from natsctl.testing import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop, in_virtual_time
 from tests.support.places import Claimed, Place, Ready, Waiting, place, take
 
 T = TypeVar("T")
@@ -283,7 +283,8 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, held_s=st.lists(st.integers(0, 3), min_size=1, max_size=5))
-def test_every_added_key_is_processed_afterwards(
+@in_virtual_time
+async def test_every_added_key_is_processed_afterwards(
     steps: list[tuple[str, int, Priority, int, str]], held_s: list[int]
 ) -> None:
     """Three workers, one with a get timeout, lose no key and hold no key twice."""
@@ -311,23 +312,19 @@ def test_every_added_key_is_processed_afterwards(
                 return
             await process(key)
 
-    async def run_steps() -> None:
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as workers:
-            for timeout_s in (None, None, 1.0):
-                workers.create_task(work(timeout_s))
-            for key, after, priority, pause_s, failing in steps:
-                queue.offer(key, after=after, priority=priority)
-                wanted[key] = max(wanted.get(key, 0.0), loop.time())
-                queue.retry(failing, after=after)
-                wanted[failing] = max(wanted.get(failing, 0.0), loop.time())
-                await asyncio.sleep(pause_s)
-            await asyncio.sleep(1000)
-            assert queue.idle
-            queue.shut_down()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run_steps())
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as workers:
+        for timeout_s in (None, None, 1.0):
+            workers.create_task(work(timeout_s))
+        for key, after, priority, pause_s, failing in steps:
+            queue.offer(key, after=after, priority=priority)
+            wanted[key] = max(wanted.get(key, 0.0), loop.time())
+            queue.retry(failing, after=after)
+            wanted[failing] = max(wanted.get(failing, 0.0), loop.time())
+            await asyncio.sleep(pause_s)
+        await asyncio.sleep(1000)
+        assert queue.idle
+        queue.shut_down()
     assert all(begun[key] >= added for key, added in wanted.items())
 
 
@@ -337,29 +334,24 @@ def test_every_added_key_is_processed_afterwards(
         st.tuples(st.sampled_from(["add", "cancel", "turn"]), st.integers(0, 5)), max_size=30
     ),
 )
-def test_no_wakeup_is_lost_if_workers_are_cancelled(
+@in_virtual_time
+async def test_no_wakeup_is_lost_if_workers_are_cancelled(
     workers: int, steps: list[tuple[str, int]]
 ) -> None:
     """Once the queue is quiet, no worker waits while a key is ready."""
 
-    async def run_steps() -> None:
-        queue: WorkQueue[str] = WorkQueue()
-        waiting = [asyncio.create_task(take(queue)) for _ in range(workers)]
-        for step, number in steps:
-            if step == "add":
-                queue.offer(NAMES[number])
-            elif step == "cancel":
-                waiting[number % workers].cancel()
-            else:
-                await asyncio.sleep(0)
-        await asyncio.sleep(1)
-        taken = [task.result() for task in waiting if task.done() and not task.cancelled()]
-        assert sorted(taken) == sorted(
-            key for key in NAMES if isinstance(place(queue, key), Claimed)
-        )
-        assert queue.ready == 0 or all(task.done() for task in waiting)
-        queue.shut_down()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(run_steps())
+    queue: WorkQueue[str] = WorkQueue()
+    waiting = [asyncio.create_task(take(queue)) for _ in range(workers)]
+    for step, number in steps:
+        if step == "add":
+            queue.offer(NAMES[number])
+        elif step == "cancel":
+            waiting[number % workers].cancel()
+        else:
+            await asyncio.sleep(0)
+    await asyncio.sleep(1)
+    taken = [task.result() for task in waiting if task.done() and not task.cancelled()]
+    assert sorted(taken) == sorted(key for key in NAMES if isinstance(place(queue, key), Claimed))
+    assert queue.ready == 0 or all(task.done() for task in waiting)
+    queue.shut_down()
+    await asyncio.gather(*waiting, return_exceptions=True)

@@ -99,7 +99,8 @@ async def sharing(make: Callable[[], Any]) -> AsyncIterator[SharingGroup[Any]]:
     sites = group.stores.store(SITES)
     for key in KEYS:
         await sites.create(key, b"{}")
-    group.start(2)
+    for _ in range(2):
+        group.join()
     await eventually(lambda: shared(group), within_s=2 * TTL_S)
     yield group
     await group.close()

@@ -103,7 +103,6 @@ CORRECT = [
     Case(faulty.ReservedPort, always=faulty.ports_are_unique, ignore=("parts",)),
     Case(faulty.ReadsConfig, objects=faulty.WITH_CONFIG),
     Case(faulty.ReadsByName, objects=faulty.WITH_CONFIG),
-    Case(faulty.CleansUpFirst),
     Case(faulty.Finalized),
     Case(faulty.ManagedShops),
 ]
@@ -156,13 +155,9 @@ def test_an_interrupted_simulation_does_not_count_as_passed() -> None:
         simulate(faulty.FixedNames, objects=faulty.DOCUMENTS, runs=3, always=interrupt)
 
 
+@pytest.mark.parametrize(
+    "runs", [4, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
 @pytest.mark.parametrize("case", CORRECT, ids=_name)
-def test_a_correct_controller_passes(case: Case) -> None:
-    case.simulate(4)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("case", CORRECT, ids=_name)
-def test_a_correct_controller_passes_ten_thousand_runs(case: Case) -> None:
-    case.simulate(10_000)
+def test_a_correct_controller_passes(case: Case, runs: int) -> None:
+    case.simulate(runs)

@@ -49,24 +49,21 @@ def run(controller: ControllerClass, runs: int, **options: Any) -> None:
     simulate(controller, objects=objects, runs=runs, **options)
 
 
+LONG = [pytest.mark.long, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize("runs", [2, pytest.param(1000, marks=LONG)])
 @pytest.mark.parametrize(("controller", "mode"), CASES)
-def test_a_surface_keeps_its_promises(controller: ControllerClass, mode: str) -> None:
-    run(controller, 2, **MODES[mode])
+def test_a_surface_keeps_its_promises(controller: ControllerClass, mode: str, runs: int) -> None:
+    run(controller, runs, **MODES[mode])
 
 
+@pytest.mark.parametrize("runs", [1, pytest.param(1000, marks=LONG)])
 @pytest.mark.parametrize(("controller", "mode"), CASES)
-def test_a_surface_keeps_its_promises_in_storms(controller: ControllerClass, mode: str) -> None:
-    run(controller, 1, storm=True, **MODES[mode])
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("storm", [False, True], ids=["days", "storms"])
-@pytest.mark.parametrize(("controller", "mode"), CASES)
-def test_a_surface_keeps_its_promises_in_a_thousand_runs(
-    controller: ControllerClass, mode: str, *, storm: bool
+def test_a_surface_keeps_its_promises_in_storms(
+    controller: ControllerClass, mode: str, runs: int
 ) -> None:
-    run(controller, 1000, storm=storm, **MODES[mode])
+    run(controller, runs, storm=True, **MODES[mode])
 
 
 @pytest.mark.long

@@ -125,11 +125,11 @@ SAMPLES = [
 ]
 
 
-def _name(sample: Sample) -> str:
-    return sample.controller.__name__
-
-
-def check(sample: Sample, runs: int) -> None:
+@pytest.mark.parametrize(
+    "runs", [5, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+)
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.controller.__name__)
+def test_a_sample_passes(sample: Sample, runs: int) -> None:
     simulate(
         sample.controller,
         objects=sample.objects,
@@ -138,15 +138,3 @@ def check(sample: Sample, runs: int) -> None:
         keep=sample.keep,
         finally_=sample.finally_,
     )
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=_name)
-def test_a_sample_passes(sample: Sample) -> None:
-    check(sample, 5)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("sample", SAMPLES, ids=_name)
-def test_a_sample_passes_ten_thousand_runs(sample: Sample) -> None:
-    check(sample, 10_000)

@@ -63,6 +63,31 @@ async def filled(count: int) -> AsyncIterator[NatsServer]:
             yield server
 
 
+@asynccontextmanager
+async def started(module: str, *arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a module beside this one; kill it at the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"tests.benchmarks.support.{module}", *map(str, arguments)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_MAX,
+        cwd=ROOT,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def line_of(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    assert line, "the process ended"
+    return line
+
+
 class Observer:
     def __init__(self, process: asyncio.subprocess.Process, start: Start) -> None:
         self.start = start
@@ -72,7 +97,7 @@ class Observer:
         """Wait for the expected changes; return None if they are not seen in time."""
         try:
             async with asyncio.timeout(limit_s):
-                return msgspec.json.decode(await _line(self._process), type=End)
+                return msgspec.json.decode(await line_of(self._process), type=End)
         except TimeoutError:
             return None
 
@@ -85,21 +110,11 @@ async def observing(
 
     `Observer.end` returns when *version* of *then* keys is handled.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.benchmarks.support.watch_process"),
-        *(side, server.url, str(listed), str(followed), str(version), sizes.loop),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=LINE_MAX,
-        cwd=ROOT,
-    )
-    try:
+    arguments = (side, server.url, listed, followed, version, sizes.loop)
+    async with started("watch_process", *arguments) as process:
         async with asyncio.timeout(START_S):
-            start = msgspec.json.decode(await _line(process), type=Start)
+            start = msgspec.json.decode(await line_of(process), type=Start)
         yield Observer(process, start)
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def write(
@@ -117,18 +132,7 @@ async def write(
     Without a rate, each key is updated *rounds* times, the last time to *version*. With a rate,
     *burst* updates are sent at once.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.benchmarks.support.bulk_writer"),
-        *(server.url, str(count), str(version), str(rounds), str(rate), str(burst), str(first)),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    output, _ = await process.communicate()
+    arguments = (server.url, count, version, rounds, rate, burst, first)
+    async with started("bulk_writer", *arguments) as process:
+        output, _ = await process.communicate()
     return msgspec.json.decode(output, type=dict[str, float])
-
-
-async def _line(process: asyncio.subprocess.Process) -> bytes:
-    assert process.stdout is not None
-    line = await process.stdout.readline()
-    assert line, "the process ended"
-    return line

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -11,35 +11,23 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 
 
 class CollectedSpan(NamedTuple):
-    """A received span with the name of its service."""
+    """A received span with the name of its service, and its error message if it failed."""
 
     service: str
-    sent: Sent
+    name: str
+    trace: str
+    id: str
+    parent: str
+    facts: dict[str, object]
+    events: list[str]
+    error: str | None
 
-    @property
-    def name(self) -> str:
-        return self.sent.name
-
-    @property
-    def trace(self) -> str:
-        return self.sent.trace_id.hex()
-
-    @property
-    def id(self) -> str:
-        return self.sent.span_id.hex()
-
-    @property
-    def parent(self) -> str:
-        return self.sent.parent_span_id.hex()
-
-    @property
-    def facts(self) -> dict[str, object]:
-        return _read(self.sent.attributes)
-
-    @property
-    def error(self) -> str | None:
-        """The error message of the span, or None if the span has no error."""
-        return self.sent.status.message if self.sent.status.code == 2 else None
+    @classmethod
+    def of(cls, service: str, sent: Sent) -> Self:
+        ids = (sent.trace_id.hex(), sent.span_id.hex(), sent.parent_span_id.hex())
+        error = sent.status.message if sent.status.code == 2 else None
+        events = [event.name for event in sent.events]
+        return cls(service, sent.name, *ids, _read(sent.attributes), events, error)
 
 
 class Collector:
@@ -49,12 +37,11 @@ class Collector:
         self.url = ""
         self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
-        self.status = 200
 
     @property
     def spans(self) -> list[CollectedSpan]:
         return [
-            CollectedSpan(str(_read(resource.resource.attributes)["service.name"]), span)
+            CollectedSpan.of(str(_read(resource.resource.attributes)["service.name"]), span)
             for body in self.bodies
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans
             for scope in resource.scope_spans
@@ -69,10 +56,8 @@ class Collector:
 
     async def take(self, request: web.Request) -> web.Response:
         self.headers.append(dict(request.headers))
-        body = await request.read()
-        if self.status == 200:
-            self.bodies.append(body)
-        return web.Response(status=self.status, content_type="application/x-protobuf")
+        self.bodies.append(await request.read())
+        return web.Response(content_type="application/x-protobuf")
 
 
 @asynccontextmanager

@@ -15,7 +15,6 @@ from natsctl import (
     KubeKind,
     ManagedController,
     ManagedReconciler,
-    OpinionatedWatcher,
     Primary,
     Snapshot,
     finalized,
@@ -28,8 +27,8 @@ from natsctl.testing import SimulatedExternal
 from natsctl.testing.simulation.external import ExternalSpecs
 from natsctl.testing.simulation.network import Network
 from natsctl.testing.simulation.process import life_of_task
-from natsctl.watchers import InformerController
 from tests.support.controllers.faulty import DOCUMENTS, PARTS, SHOPS, Shop, part
+from tests.support.controllers.simulated_surfaces import SignsOfShops
 from tests.support.stores import documents
 
 CLOUD = SimulatedExternal("cloud")
@@ -146,31 +145,17 @@ class Held(Shops):
         await CLOUD.delete(key)
 
 
-class Watched(InformerController):
+class Watched(SignsOfShops):
     """Keeps the image of each object in a cloud."""
 
-    kind: Kind[Any] = SHOPS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_informer(self.kind)
-        watcher = OpinionatedWatcher(
-            self.kind,
-            add_func=self.shown,
-            update_func=self.changed,
-            delete_func=self.gone,
-            sync_func=self.shown,
-        )
-        self.add_watcher(watcher, self.kind)
+    async def start(self) -> None:
+        pass
 
     async def shown(self, new: Snapshot[Any]) -> None:
         await handle(new.key)
         spec = documents.parse(new.value)["spec"]
         assert isinstance(spec, dict)
         await provide(new.key, {"image": spec["image"]})
-
-    async def changed(self, _old: Snapshot[Any], new: Snapshot[Any]) -> None:
-        await self.shown(new)
 
     async def gone(self, last: Snapshot[Any]) -> None:
         await handle(last.key)

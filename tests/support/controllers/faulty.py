@@ -392,15 +392,6 @@ class ReleasesFirst(_Named):
         await CLOUD.delete(key)
 
 
-class CleansUpFirst(_Named):
-    async def make(self, key: str, shop: Shop) -> None:
-        if shop.metadata.deletion_timestamp is None:
-            await self.ensure(key, shop)
-            return
-        await CLOUD.delete(key)
-        await self.shops.remove_finalizer(key, HOLD)
-
-
 class Finalized(_Named):
     """Lets natsctl run the finalizer protocol."""
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from natsctl import (
     ConflictError,
-    InformerController,
     NotFoundError,
     SimpleWatcher,
     Snapshot,
@@ -15,7 +14,6 @@ from natsctl import (
 )
 from tests.support.controllers.faulty import (
     CLOUD,
-    SHOPS,
     CreatesUnnamed,
     MakesParts,
     SamePort,
@@ -87,10 +85,8 @@ class IgnoresConflicts(SignsOfShops):
 class IgnoresUpdates(SignsOfShops):
     """Expects that a shop is deleted and created again, and never updated."""
 
-    def __init__(self) -> None:
-        InformerController.__init__(self)
-        self.add_informer(SHOPS)
-        self.add_watcher(SimpleWatcher(add_func=self.shown, delete_func=self.gone), SHOPS)
+    def watcher(self) -> SimpleWatcher:
+        return SimpleWatcher(add_func=self.shown, delete_func=self.gone)
 
 
 class ReplacesSigns(SignsOfShops):

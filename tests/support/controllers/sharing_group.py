@@ -14,18 +14,12 @@ from natsctl.errors import StoreTimeoutError
 from natsctl.jetstream.store import LEASES
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
-from tests.support.eventually import eventually
 
 SHARES = 256
 TTL_S = 10.0
 MEMBERS_MAX = 5
 
 C = TypeVar("C", bound=Controller | Runnable)
-
-Step = tuple[tuple[str, Any], float]
-"""An action with its argument, and the seconds until the next step."""
-
-ApplyStep = Callable[[str, Any], Awaitable[None]]
 
 
 class Way:
@@ -236,24 +230,6 @@ class SharingGroup(Generic[C]):
             )
         )
 
-    def start(self, size: int) -> None:
-        for _ in range(size):
-            self.join()
-
-    async def change(self, action: str, argument: str) -> None:
-        """Let a process join, leave or be killed; the argument is the number of a member."""
-        living = self.living
-        member = living[int(argument) % len(living)] if argument.isdigit() and living else None
-        match action:
-            case "join" if len(living) < MEMBERS_MAX:
-                self.join()
-            case "leave" if member is not None and len(living) > 1:
-                member.leave()
-            case "kill" if member is not None and len(living) > 1:
-                await member.kill()
-            case _:
-                pass
-
     def check_shared(self, keys: Sequence[str]) -> None:
         """Check that the living members share the keys, and that each key has one member."""
         living = self.living
@@ -261,16 +237,6 @@ class SharingGroup(Generic[C]):
         assert all(len(state.members) == len(living) and not state.moving for state in states)
         held = [key for member in living for key in keys if member.holds(key)]
         assert sorted(held) == sorted(keys)
-
-    async def play(
-        self, steps: Sequence[Step], apply_step: ApplyStep, settled: Callable[[], Any]
-    ) -> None:
-        """Apply the steps, wait until everything has settled, and close the group."""
-        for (action, argument), then_s in steps:
-            await apply_step(action, argument)
-            await asyncio.sleep(then_s)
-        await eventually(settled, within_s=20 * TTL_S, every_s=0.5)
-        await self.close()
 
     async def close(self) -> None:
         for member in self.living:

@@ -48,18 +48,20 @@ async def take_down(signs: Store, key: str) -> None:
 class SignsOfShops(InformerController):
     """Hangs a sign for each shop, and holds each shop until its sign is taken down."""
 
+    kind: Kind[Any] = SHOPS
+
     def __init__(self) -> None:
         super().__init__()
-        self.add_informer(SHOPS)
-        self.add_watcher(
-            OpinionatedWatcher(
-                SHOPS,
-                add_func=self.shown,
-                update_func=self.changed,
-                delete_func=self.gone,
-                sync_func=self.shown,
-            ),
-            SHOPS,
+        self.add_informer(self.kind)
+        self.add_watcher(self.watcher(), self.kind)
+
+    def watcher(self) -> Any:
+        return OpinionatedWatcher(
+            self.kind,
+            add_func=self.shown,
+            update_func=self.changed,
+            delete_func=self.gone,
+            sync_func=self.shown,
         )
 
     async def start(self) -> None:
@@ -76,13 +78,10 @@ class SignsOfShops(InformerController):
 
 
 class MissesDeletions(SignsOfShops):
-    def __init__(self) -> None:
-        InformerController.__init__(self)
-        self.add_informer(SHOPS)
-        self.add_watcher(
-            SimpleWatcher(add_func=self.shown, update_func=self.changed, delete_func=self.gone),
-            SHOPS,
-        )
+    """Does not notice a shop that is deleted while no process runs."""
+
+    def watcher(self) -> SimpleWatcher:
+        return SimpleWatcher(add_func=self.shown, update_func=self.changed, delete_func=self.gone)
 
 
 class KeepsSigns(SignsOfShops):
