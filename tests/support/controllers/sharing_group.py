@@ -14,6 +14,7 @@ from natsctl.errors import StoreTimeoutError
 from natsctl.jetstream.store import LEASES
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
+from tests.support.eventually import eventually
 
 SHARES = 256
 TTL_S = 10.0

@@ -76,18 +76,15 @@ class BucketServer:
 
     @property
     def bucket(self) -> Bucket:
-        """The bucket."""
         return Bucket(self, BUCKET)  # type: ignore[arg-type]  # has the methods that a bucket uses
 
     # ---- what other clients and administrators do
 
     def put(self, *keys: str, value: bytes = b"{}") -> None:
-        """Write these keys."""
         for key in keys:
             self._write(key, value, None)
 
     def delete(self, key: str) -> None:
-        """Write a delete marker."""
         self._write(key, b"", DELETED)
 
     def purge(self, *keys: str) -> None:
@@ -96,7 +93,6 @@ class BucketServer:
             del self._messages[key]
 
     def recreate(self) -> None:
-        """Replace the bucket by an empty one."""
         self.created, self.last_seq = f"{self.created}+", 0
         self._messages.clear()
 
@@ -117,7 +113,6 @@ class BucketServer:
 
     @property
     def traffic(self) -> int:
-        """The data that arrived for other subscriptions: none."""
         self.looks += 1
         return 0
 
@@ -156,7 +151,6 @@ class BucketServer:
         *,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Answer a request."""
         self.requests.append(endpoint)
         slow_s = self.slow_s if endpoint.startswith("STREAM.INFO") else 0.0
         await asyncio.sleep(slow_s / 2)
@@ -292,7 +286,6 @@ class OfflineStores(MemoryStores):
         return store
 
     async def receive(self, messages: Iterable[tuple[str, bytes]]) -> None:
-        """Let messages arrive, each with its key and its value."""
         await self.arrive(self.chunks(messages))
 
     async def arrive(self, chunks: Iterable[bytes]) -> None:
