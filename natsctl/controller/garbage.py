@@ -363,6 +363,7 @@ class GarbageCollector:
         self._primary, self._secondaries = primary, secondaries
         self._limits, self._paused = limits, paused
         self._suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
+        self._edited: dict[tuple[str, str, str], tuple[str, int, str]] = {}  # see `_why_edited`
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
         """Return every orphan that the leader confirms; `refused` is why a GC cycle must not run.
@@ -381,6 +382,7 @@ class GarbageCollector:
         suspects = await self._suspects()
         now = asyncio.get_running_loop().time()
         self._suspected = {name: self._suspected.get(name, now) for name in map(_name, suspects)}
+        self._edited = {name: self._edited[name] for name in self._edited.keys() & self._suspected}
         first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=_name)
         unchecked = len(suspects) - len(first)
         try:
@@ -441,8 +443,7 @@ class GarbageCollector:
             proven = deleted_at is not None and await self.evidence.proves(deleted_at)
             held = await self._paused(owner)
             if not held and not proven:
-                edited = await secondary.earlier_owner(stored)
-                held = "" if edited is None else f"its owner was {edited.key} before an edit"
+                held = await self._why_edited((secondary, stored, owner))
             age_s = now - self._suspected.get(_name(suspect), now)
             reason = orphan_reason(owner, deleted_at)
             kind, key, _ = _name(suspect)
@@ -455,6 +456,20 @@ class GarbageCollector:
         await for_each({owner for *_, owner in suspects}, look, workers=READS_MAX)
         await for_each([each for each in suspects if each[2] in missing], check, workers=READS_MAX)
         return tuple(sorted(orphans, key=lambda orphan: (orphan.kind, orphan.key)))
+
+    async def _why_edited(self, suspect: Suspect) -> str:
+        """Return why an object is kept that named another owner; reads its history once.
+
+        What was written before a revision stays as it is, and orphans may be kept for long.
+        """
+        secondary, stored, _ = suspect
+        name, incarnation = _name(suspect), secondary.informer.table.incarnation
+        known = self._edited.get(name)
+        if known is None or known[:2] != (incarnation, stored.revision):
+            edited = await secondary.earlier_owner(stored)
+            held = "" if edited is None else f"its owner was {edited.key} before an edit"
+            self._edited[name] = known = incarnation, stored.revision, held
+        return known[2]
 
     async def _refusal(
         self, orphans: Collection[Orphan], unchecked: int, owners_before: int

@@ -1,11 +1,12 @@
 """Edited or removed owner labels and annotations do not change the owner of an object."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
-from natsctl.testing import MemoryStores, running
+from natsctl.testing import MemoryStore, MemoryStores, running
 from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
 from tests.scenarios.test_garbage import LONG, OVER
 from tests.scenarios.test_installations import configs
@@ -48,13 +49,22 @@ async def test_an_edited_owner_is_restored(places: tuple[str, ...], named: str) 
         assert metadata["uid"] == uid
 
 
-async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan() -> None:
+async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Failing(Apps):
         async def sync_handler(self, key: str) -> float | None:
             if key == "shop" and len(self.syncs) > 4:
                 raise RuntimeError("not now")
             return await super().sync_handler(key)
 
+    history, read = MemoryStore.history, list[str]()
+
+    def counted(store: MemoryStore, key: str) -> Awaitable[Any]:
+        read.append(key)
+        return history(store, key)
+
+    monkeypatch.setattr(MemoryStore, "history", counted)
     async with running_apps(controller := Failing(), "shop", "bar") as client:
         controller.syncs += ["more"] * 5
         await name_owner(client, "shop.main", "nobody", "labels", "annotations")
@@ -62,6 +72,7 @@ async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan(
         assert client.part_keys == ["bar.main", "shop.main"]
         (orphan,) = (await client.runtime.garbage_plan()).orphans
         assert orphan.held == "its owner was shop before an edit"
+        assert read.count("shop.main") == 1  # not in each of the cycles
 
 
 @pytest.mark.parametrize(
