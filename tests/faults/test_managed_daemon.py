@@ -46,8 +46,8 @@ class Disks:
 
         If *death* is one of them, it dies there once.
         """
-        kill = self._folder / "kill"
-        kill.write_text(f"{key} {death}\n")
+        deaths = self.deaths
+        (self._folder / "kill").write_text(f"{key} {death}\n")
         await self._edit(key, lambda document: document.update(spec={"size": 1}))
         await self._becomes(key, 1)
         await self._edit(key, lambda document: document.update(spec={"size": 2}))
@@ -55,8 +55,13 @@ class Disks:
         mark = {"deletionTimestamp": "2026-01-01T00:00:00Z"}  # as `natsctl delete` does
         await self._edit(key, lambda document: document["metadata"].update(mark))
         await self._becomes(key, None)
+
+        async def has_died() -> bool:  # the point may be the last
+            await self._revive()
+            return self.deaths > deaths
+
         if death:
-            await eventually(lambda: not kill.exists())  # the point may be the last
+            await eventually(has_died)
         points = (self._folder / "points").read_text().splitlines()
         return [point.removeprefix(f"{key} ") for point in points if point.startswith(f"{key} ")]
 
@@ -111,9 +116,11 @@ async def disks_of(url: str, folder: Path) -> AsyncIterator[Disks]:
     bucket = await client.jetstream().create_key_value(bucket="disks", history=5)
     disks = Disks(bucket, url, folder)
     await disks.start()
-    yield disks
-    await disks.end()
-    await client.close()
+    try:
+        yield disks
+    finally:
+        await disks.end()
+        await client.close()
 
 
 @pytest.mark.parametrize("kinds", [True, pytest.param(False, marks=pytest.mark.long)])
