@@ -41,6 +41,7 @@ class K3s(KubeCluster):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.disconnect()
         self._container.stop()
 
     def _made(self, container: Any) -> Any:

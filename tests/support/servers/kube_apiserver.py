@@ -226,6 +226,7 @@ class KubeServer(KubeCluster):
             process.wait()
 
     def _clean(self) -> None:
+        self.disconnect()
         self._end("kube-apiserver", signal.SIGKILL)
         self._end("etcd", signal.SIGKILL)
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
