@@ -195,7 +195,7 @@ def test_a_constructor_exception_is_one_line_and_the_frames_of_the_user(
 # ---- `natsctl new --example` lists and prints the examples, and the wheel contains them
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = sorted(path.stem for path in (ROOT / "controllers").glob("[a-z]*.py"))
+EXAMPLES = ["audit", "greetings", "hosts", "rollouts", "streams", "webapps"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -17,15 +17,16 @@ TWO: dict[str, object] = {"metadata": {"name": "two"}}
 IDENTIFIER = ObjectIdentifier(version="v1", kind="Secret", namespace="default", name="one")
 
 
-def test_a_cached_object_is_returned() -> None:
+@pytest.fixture
+def cache() -> ObjectCache:
     cache = ObjectCache()
     cache.cache_object(SECRET, "default", "one", ONE)
+    return cache
+
+
+def test_an_object_or_its_absence_is_cached(cache: ObjectCache) -> None:
     assert cache.get(SECRET, "default", "one") == ONE
     assert cache.from_object_identifier(IDENTIFIER) == [ONE]
-
-
-def test_the_absence_of_an_object_can_be_cached() -> None:
-    cache = ObjectCache()
     cache.cache_object(SECRET, "default", "one", None)
     assert cache.get(SECRET, "default", "one") is None
     assert cache.from_object_identifier(IDENTIFIER) == []
@@ -43,23 +44,21 @@ def test_the_absence_of_an_object_can_be_cached() -> None:
     ],
 )
 def test_an_object_or_list_that_was_not_cached_raises_an_error(
-    lookup: Callable[[ObjectCache], object],
+    cache: ObjectCache, lookup: Callable[[ObjectCache], object]
 ) -> None:
-    cache = ObjectCache()
-    cache.cache_object(SECRET, "default", "one", ONE)
     with pytest.raises(NoCacheEntryError):
         lookup(cache)
+    with pytest.raises(InvalidInputError):
+        cache.get(SECRET, "default", "")
 
 
-def test_uncache_removes_only_the_given_entry() -> None:
-    cache = ObjectCache()
-    cache.cache_object(SECRET, "default", "one", ONE)
+def test_uncache_removes_only_the_given_entry(cache: ObjectCache) -> None:
     cache.cache_object(SECRET, "default", "two", TWO)
     cache.cache_list(SECRET, "default", GOLD, [ONE])
-    cache.uncache_object(SECRET, "default", "one")
-    cache.uncache_object(SECRET, "default", "one")
-    with pytest.raises(NoCacheEntryError):
-        cache.get(SECRET, "default", "one")
+    for _ in range(2):
+        cache.uncache_object(SECRET, "default", "one")
+        with pytest.raises(NoCacheEntryError):
+            cache.get(SECRET, "default", "one")
     assert cache.get(SECRET, "default", "two") == TWO
     assert cache.list(SECRET, "default", GOLD) == [ONE]
     cache.uncache_list(SECRET, "default", GOLD)
@@ -72,15 +71,13 @@ def test_uncache_removes_only_the_given_entry() -> None:
         cache.get(SECRET, "default", "two")
 
 
-def test_cached_and_returned_objects_are_copies() -> None:
-    cache = ObjectCache()
+def test_cached_and_returned_objects_are_copies(cache: ObjectCache) -> None:
     mine: dict[str, object] = {"data": {"a": "1"}}
     cache.cache_object(SECRET, "default", "one", mine)
-    mine["data"]["a"] = "spoilt"  # type: ignore[index]
-    theirs = cache.get(SECRET, "default", "one")
-    assert theirs == {"data": {"a": "1"}}
-    theirs["data"]["a"] = "spoilt"  # type: ignore[index]
-    assert cache.get(SECRET, "default", "one") == {"data": {"a": "1"}}
+    for given in (mine, cache.get(SECRET, "default", "one")):
+        assert given == {"data": {"a": "1"}}
+        given["data"]["a"] = "spoilt"  # type: ignore[index]
+        assert cache.get(SECRET, "default", "one") == {"data": {"a": "1"}}
 
 
 async def test_clear_removes_objects_and_kinds() -> None:
@@ -93,11 +90,6 @@ async def test_clear_removes_objects_and_kinds() -> None:
         cache.get(SECRET, "default", "one")
     await cache.gvk_to_gvr(SECRET)
     assert cluster.kinds.lookups == 2
-
-
-def test_an_empty_name_is_refused() -> None:
-    with pytest.raises(InvalidInputError):
-        ObjectCache().get(SECRET, "default", "")
 
 
 POLICY = GroupVersionKind("x.io", "v1", "Policy")

@@ -13,28 +13,14 @@ EVERY_SECRET = ObjectIdentifier(version="v1", kind="Secret", everything=True)
 LIMIT = ObjectIdentifier(group="nats", version="kv", kind="limits", namespace="eu", name="west")
 
 
-def test_the_text_contains_every_field() -> None:
+def test_an_identifier_and_a_kind_have_a_readable_text() -> None:
     assert str(DEPLOYMENT) == "apps/v1, Kind=Deployment, Namespace=shop, Name=web, Selector="
     assert str(SELECTED) == "/v1, Kind=Secret, Namespace=, Name=, Selector=a=b,c in (d,e)"
-
-
-def test_an_identifier_has_a_group_version_kind() -> None:
-    assert DEPLOYMENT.group_version_kind() == GroupVersionKind("apps", "v1", "Deployment")
+    deployments, secrets = DEPLOYMENT.group_version_kind(), SELECTED.group_version_kind()
+    assert deployments == GroupVersionKind("apps", "v1", "Deployment")
     assert LIMIT.group_version_kind() == kv_kind("limits")
-
-
-@pytest.mark.parametrize(
-    ("gvk", "api_version", "text"),
-    [
-        (GroupVersionKind("apps", "v1", "Deployment"), "apps/v1", "apps/v1, Kind=Deployment"),
-        (GroupVersionKind("", "v1", "Secret"), "v1", "/v1, Kind=Secret"),
-        (kv_kind("limits"), "nats/kv", "nats/kv, Kind=limits"),
-    ],
-)
-def test_a_kind_has_an_api_version_and_a_readable_text(
-    gvk: GroupVersionKind, api_version: str, text: str
-) -> None:
-    assert (gvk.api_version, str(gvk)) == (api_version, text)
+    assert (deployments.api_version, str(deployments)) == ("apps/v1", "apps/v1, Kind=Deployment")
+    assert (secrets.api_version, str(secrets)) == ("v1", "/v1, Kind=Secret")
 
 
 @pytest.mark.parametrize(

@@ -47,29 +47,20 @@ def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 
-def test_over_keeps_given_options_and_takes_the_others() -> None:
+def test_over_keeps_given_options_takes_the_others_and_never_mixes_credentials() -> None:
     base = NatsOptions(servers=("nats://two",), tls_ca="ca.pem", request_timeout_s=9)
     assert NatsOptions(servers=("nats://one",)).over(base) == NatsOptions(
         servers=("nats://one",), tls_ca="ca.pem", request_timeout_s=9
     )
-
-
-def test_credentials_are_never_mixed() -> None:
     mixed = NatsOptions(creds="a.creds").over(SECRETS)
     assert (mixed.creds, mixed.user, mixed.password, mixed.token) == ("a.creds", None, None, None)
+
+
+def test_the_api_prefix_follows_from_the_options() -> None:
+    assert NatsOptions().prefix == "$JS.API"
+    assert NatsOptions(domain="edge").prefix == "$JS.edge.API"
+    assert NatsOptions(api_prefix="hub.js.").prefix == "hub.js"
     assert NatsOptions(domain="edge").over(NatsOptions(api_prefix="hub")).prefix == "$JS.edge.API"
-
-
-@pytest.mark.parametrize(
-    ("options", "prefix"),
-    [
-        (NatsOptions(), "$JS.API"),
-        (NatsOptions(domain="edge"), "$JS.edge.API"),
-        (NatsOptions(api_prefix="hub.js."), "hub.js"),
-    ],
-)
-def test_the_api_prefix_follows_from_the_options(options: NatsOptions, prefix: str) -> None:
-    assert options.prefix == prefix
 
 
 @pytest.mark.parametrize(
@@ -117,47 +108,29 @@ def save(folder: Path, name: str, **context: object) -> None:
 
 def test_every_context_field_sets_its_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
-    save(
-        folder,
-        "edge",
-        url="nats://one,nats://two",
-        user="ann",
-        password="s3cret",
-        token="s3cret2",
-        creds="~/a.creds",
-        nkey="$HOME/a.nk",
-        cert="/c.pem",
-        key="/k.pem",
-        ca="/ca.pem",
-        tls_first=True,
-        jetstream_domain="edge",
-        inbox_prefix="_MINE",
-        color_scheme="bright",
-    )
+    same = {"user": "ann", "password": "s3cret", "token": "s3cret2", "tls_first": True}
+    same["inbox_prefix"] = "_MINE"
+    files = {"creds": "~/a.creds", "nkey": "$HOME/a.nk", "cert": "/c.pem", "key": "/k.pem"}
+    url = "nats://one,nats://two"
+    others = {"ca": "/ca.pem", "jetstream_domain": "edge", "color_scheme": "bright"}
+    save(folder, "edge", url=url, **same, **files, **others)
     assert load_context("edge") == NatsOptions(
-        servers=("nats://one,nats://two",),
-        user="ann",
-        password="s3cret",
-        token="s3cret2",
+        servers=(url,),
         creds="/home/ann/a.creds",
         nkey="/home/ann/a.nk",
         tls_cert="/c.pem",
         tls_key="/k.pem",
         tls_ca="/ca.pem",
-        tls_first=True,
         domain="edge",
-        inbox_prefix="_MINE",
+        **same,  # type: ignore[arg-type]  # of several types
     )
 
 
 def test_the_error_of_an_unknown_name_lists_the_nearest_contexts_first(folder: Path) -> None:
     for name in ("alpha", "production", "prod-eu", "zeta"):
         save(folder, name)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=r"prod\.json; the contexts are prod-eu, production"):
         load_context("prod")
-    assert f"there is no {folder / 'prod.json'}; the contexts are prod-eu, production" in str(
-        caught.value
-    )
 
 
 @pytest.mark.parametrize("text", ['{"password": "s3cret"', '{"password": ["s3cret"]}', "\xff"])

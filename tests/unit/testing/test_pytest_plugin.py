@@ -103,27 +103,26 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     return result.stdout
 
 
-def outcomes(report: str, file: str) -> list[str]:
-    """Return the outcomes of the tests in a file, from the summary of the report."""
-    return re.findall(rf"^([A-Z]+) {re.escape(file)}::", report, re.MULTILINE)
-
-
 def test_the_plugin_is_an_entry_point() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     plugins = project["entry-points"]["pytest11"]
     assert plugins == {"natsctl": "natsctl.testing.pytest_plugin"}
 
 
-def test_the_test_of_the_readme_runs_as_printed(report: str) -> None:
-    assert outcomes(report, "test_readme.py") == ["PASSED"], report
-
-
-def test_an_async_test_runs_in_virtual_time_with_fixtures(report: str) -> None:
-    assert outcomes(report, "test_hours.py") == ["PASSED"] * 2, report
-
-
-def test_a_marked_test_runs_in_real_time(report: str) -> None:
-    assert outcomes(report, "test_real.py") == ["PASSED"] * 3, report
+@pytest.mark.parametrize(
+    ("file", "ended"),
+    [
+        ("test_readme.py", ["PASSED"]),  # as it's printed
+        ("test_hours.py", ["PASSED"] * 2),
+        ("test_real.py", ["PASSED"] * 3),
+        ("test_fails.py", ["FAILED"]),
+    ],
+)
+def test_async_tests_run_in_virtual_time_with_fixtures(
+    report: str, file: str, ended: list[str]
+) -> None:
+    assert re.findall(rf"^([A-Z]+) {re.escape(file)}::", report, re.MULTILINE) == ended, report
+    assert "assert 1 == 2" in report
 
 
 @pytest.mark.parametrize("marker", MARKERS)
@@ -132,8 +131,3 @@ def test_a_test_of_another_plugin_is_not_run(report: str, marker: str) -> None:
         rf"FAILED test_{marker}\.py::test_other - .*async def functions are not natively supported"
     )
     assert re.search(not_run, report), report
-
-
-def test_a_failure_is_a_failure(report: str) -> None:
-    assert outcomes(report, "test_fails.py") == ["FAILED"], report
-    assert "assert 1 == 2" in report

@@ -40,29 +40,22 @@ def sync(
     )
 
 
-def test_the_last_failed_sync_of_a_key_is_kept() -> None:
+def seconds(recordings: Recordings) -> list[int]:
+    return [kept.started.second for kept in recordings.of("shops", "a")]
+
+
+def test_the_last_syncs_of_a_recorded_key_are_kept_and_one_of_each_other() -> None:
     recordings = Recordings()
     for second in range(3):
         recordings.keep(sync(second=second))
-    assert [kept.started.second for kept in recordings.of("shops", "a")] == [2]
-
-
-def test_the_last_syncs_of_a_recorded_key_are_kept() -> None:
-    recordings = Recordings()
-    recordings.select("shops", ["a"])
+    assert seconds(recordings) == [2]
+    recordings.select("shops", ["a", "b"])
     for second in range(SYNCS_MAX + 3):
         recordings.keep(sync(second=second))
-    kept = [kept.started.second for kept in recordings.of("shops", "a")]
-    assert kept == list(range(3, SYNCS_MAX + 3))
-
-
-def test_a_key_whose_recording_stopped_keeps_one_sync() -> None:
-    recordings = Recordings()
-    recordings.select("shops", ["a", "b"])
-    recordings.keep(sync(second=1))
+    assert seconds(recordings) == list(range(3, SYNCS_MAX + 3))
     recordings.deselect("shops", ["a"])
-    recordings.keep(sync(second=2))
-    assert [kept.started.second for kept in recordings.of("shops", "a")] == [2]
+    recordings.keep(sync(second=30))
+    assert seconds(recordings) == [30]
     assert recordings.selected("shops") == ["b"]
 
 
@@ -118,21 +111,11 @@ async def test_a_kept_sync_has_its_duration_and_the_failures_before_it() -> None
         async with running(controller) as harness:
             await controller.shops.put("a", Shop())
             await harness.run_for(3600)
+            measured = harness.runtime.measures().recordings_bytes
+            assert measured == recordings.bytes_of("shops") > 0
     (kept,) = recordings.of("shops", "a")
     assert kept.failures > 5
     assert (kept.operation, kept.duration_s) == ("retry", 0)
-
-
-@pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
-async def test_the_measures_have_the_memory_of_the_recordings(keys: list[str]) -> None:
-    recordings, controller = Recordings(), Shops()
-    with within(recordings=recordings):
-        async with running(controller) as harness:
-            for key in keys:
-                await controller.shops.put(key, Shop())
-            await harness.run_until(lambda: len(recordings.keys("shops")) == len(keys))
-            measured = harness.runtime.measures().recordings_bytes
-            assert measured == recordings.bytes_of("shops") > 0
 
 
 async def test_a_traceback_begins_with_the_frames_of_the_user() -> None:
