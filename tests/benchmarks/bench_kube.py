@@ -24,32 +24,9 @@ from tests.benchmarks.support.measured_server import Sizes, filled, started
 from tests.benchmarks.support.results import GO_KUBE, Row, compared, shown
 from tests.support.servers.kube_apiserver import KubeServer, assets
 from tests.support.servers.nats_server import NatsServer
+from tests.support.stores import custom_resources
 
 SIDES = ("natsctl", "aiohttp", "kopf")
-DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-DEFINITION_OBJECT = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": f"{PLURAL}.{GROUP}"},
-    "spec": {
-        "group": GROUP,
-        "scope": "Namespaced",
-        "names": {"plural": PLURAL, "singular": "item", "kind": "Item"},
-        "versions": [
-            {
-                "name": VERSION,
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 async def run(sizes: Sizes) -> list[Row]:
@@ -64,7 +41,7 @@ async def run(sizes: Sizes) -> list[Row]:
             for side in SIDES:
                 namespace = await asyncio.to_thread(server.new_namespace)
                 if side == "kopf":
-                    await custom_resources(server, namespace, count)
+                    await make_items(server, namespace, count)
                 result = await applied(side, Stage(nats, server, sizes.loop), namespace, count)
                 await check_equal_work(server, namespace, count)
                 rates[side].append(count / result.wall_s)
@@ -109,11 +86,14 @@ def filled_namespace(server: KubeServer) -> str:
 async def cluster() -> AsyncIterator[KubeServer]:
     with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
         async with KubeServer(Path(folder) / "kube") as server:
-            await server.call("POST", DEFINITION, DEFINITION_OBJECT)
+            async with custom_resources.cluster(server) as stores:
+                await custom_resources.define(
+                    stores.transport, GROUP, "Item", plural=PLURAL, scope="Namespaced"
+                )
             yield server
 
 
-async def custom_resources(server: KubeServer, namespace: str, count: int) -> None:
+async def make_items(server: KubeServer, namespace: str, count: int) -> None:
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}"
     limit = asyncio.Semaphore(IN_FLIGHT)
 
