@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,14 +131,18 @@ class _Commands(TyperGroup):
                 return None
             hint = FORMER.get(cmd_name) or did_you_mean(cmd_name, COMMANDS)
             raise UsageError(f"there is no command {cmd_name!r}{hint}")
-        module, _, summary = COMMANDS[cmd_name]
         if self._names_only:
-            return TyperCommand(cmd_name, help=summary)
-        loaded = importlib.import_module(f"natsctl.cli.{module}").app
-        if cmd_name in GROUPS:
-            return get_command(loaded)
-        info = next(one for one in loaded.registered_commands if one.name == cmd_name)
-        return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name][2])
+        return _command(cmd_name)
+
+
+@cache
+def _command(name: str) -> Any:
+    loaded = importlib.import_module(f"natsctl.cli.{COMMANDS[name][0]}").app
+    if name in GROUPS:
+        return get_command(loaded)
+    info = next(one for one in loaded.registered_commands if one.name == name)
+    return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
 
 
 app = typer.Typer(

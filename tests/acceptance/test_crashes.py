@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.cli.natsctl_command import ROOT, Natsctl
+from tests.support.cli.natsctl_command import LIMIT_S, ROOT, Natsctl
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -87,8 +87,8 @@ async def test_only_the_key_that_kills_the_daemon_is_quarantined(
     async with natsctl.running(*words) as daemon:
         await daemon.logged("primaries listed, syncing")
         assert await daemon.ends(signal.SIGTERM) == 0
-    for key in ["bad", *GOOD]:
-        await natsctl.done("put", "things", key, '{"spec": {}}')
+    objects = [{"bucket": "things", "key": key, "spec": {}} for key in ("bad", *GOOD)]
+    await natsctl.done("apply", "-f", "-", stdin=json.dumps(objects))
     # The first crash has eight suspects, or none without a disk. Then three count against one key.
     for _ in range(5 if state.startswith("/dev/null") else 4):
         async with natsctl.running(*words) as daemon:
@@ -100,6 +100,6 @@ async def test_only_the_key_that_kills_the_daemon_is_quarantined(
             synced = {line.split()[1] for line in daemon.log.splitlines() if "SYNCED" in line}
             return synced == set(GOOD)
 
-        await eventually(all_others_synced, within_s=30)
+        await eventually(all_others_synced, within_s=LIMIT_S)
         (status,) = json.loads(await natsctl.done("status", "-o", "json"))
         assert list(status["quarantined"]) == ["bad"]

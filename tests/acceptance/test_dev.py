@@ -1,17 +1,19 @@
 """`natsctl dev` restarts controllers after an edit, and survives errors in their source."""
 
 import json
+import re
 import signal
 from pathlib import Path
 
 from nats.js.errors import NotFoundError
 
-from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.cli.natsctl_command import Natsctl
 from tests.support.cli.process_tree import alive, descendants
 from tests.support.clients.plain_client import plain_jetstream
 from tests.support.eventually import eventually
 from tests.support.servers.ports import free_port
 
+SYNCING = "primaries listed, syncing"
 SOURCE = """
 from natsctl import Controller, Object, kv, primary, secondary
 
@@ -58,27 +60,23 @@ async def test_an_edit_restarts_the_controllers_and_a_syntax_error_waits_for_the
         return True
 
     async with natsctl.running(*words) as running:
-        await running.logged("primaries listed, syncing")
+        await running.logged(SYNCING)
         await natsctl.done("put", "things", "a", "spec: {}")
-        await eventually(lambda: shows(1))
+        await eventually(lambda: shows(1), every_s=0.1)
         write(folder, SOURCE.replace("version 1", "version 2"))
-        await eventually(lambda: shows(2))
+        await eventually(lambda: shows(2), every_s=0.1)
         assert "restarting after a change  files=things.py" in running.log
         write(folder, SOURCE + "\nclass Broken(:\n")
         await running.logged("class Broken(:")
         await running.logged("save a change to start the controllers again")
         write(folder, SOURCE.replace("version 1", "version 3"))
-        await eventually(lambda: shows(3))
+        await eventually(lambda: shows(3), every_s=0.1)
         started = descendants(running.process.pid)
         assert await running.ends(signal.SIGINT) == 0
         assert not any(map(alive, started))
-    async with natsctl.running(*words) as running:
-        await running.logged("primaries=1")
-        assert (folder / ".natsctl").is_dir()
-        assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_dev_ignores_settings_of_another_server_and_uses_all_others(
+async def test_dev_ignores_settings_of_another_server_and_no_process_outlives_it(
     folder: Path,
 ) -> None:
     (folder / "natsctl.toml").write_text(
@@ -86,30 +84,23 @@ async def test_dev_ignores_settings_of_another_server_and_uses_all_others(
     )
     natsctl = Natsctl(folder, "nats://127.0.0.1:1", environ={"NATSCTL_WORKERS": "3"})
     write(folder, SOURCE)
-    words = ("dev", "-c", "things:Things", "--port", "0")
-    async with natsctl.running(*words) as running:
-        await running.logged("INFO    primaries listed, syncing  controller=things primaries=0")
-        assert await running.ends(signal.SIGTERM) == 0
-    assert "DEBUG " in running.log
-
-
-async def test_no_process_outlives_a_killed_dev(folder: Path) -> None:
-    natsctl = Natsctl(folder)
-    write(folder, SOURCE)
-    async with natsctl.running(
-        "run", "--reload", "--embedded", "-c", "things:Things", "--port", "0"
-    ) as running:
-        await running.logged("primaries listed, syncing")
+    words = ("run", "--reload", "--embedded", "--store-dir", ".natsctl", "-c", "things:Things")
+    async with natsctl.running(*words, "--port", "0") as running:
+        await running.logged(f"INFO    {SYNCING}  controller=things primaries=0")
+        assert "DEBUG " in running.log
+        url = re.search(r"private nats-server listens  url=(nats://[\d.:]+)", running.log)
+        assert url, running.log
+        await Natsctl(folder.parent, url[1]).done("put", "things", "a", "spec: {}")
         started = descendants(running.process.pid)
         assert len(started) >= 2
         await running.ends(signal.SIGKILL)
-        await _have_ended(running, started)
 
+        def none_is_alive() -> bool:
+            remaining = [pid for pid in started if alive(pid)]
+            assert not remaining, running.log
+            return True
 
-async def _have_ended(running: Running, started: list[int]) -> None:
-    def none_is_alive() -> bool:
-        remaining = [pid for pid in started if alive(pid)]
-        assert not remaining, running.log
-        return True
-
-    await eventually(none_is_alive)
+        await eventually(none_is_alive)
+    async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
+        await running.logged(f"{SYNCING}  controller=things primaries=1")  # it kept the objects
+        assert await running.ends(signal.SIGTERM) == 0

@@ -218,8 +218,8 @@ async def test_daemons_of_two_clusters_are_not_mixed(
         async with other.running(*words) as stranger:
             await stranger.logged("in another Kubernetes cluster: it works in the cluster")
             names = [f"note-{number}" for number in range(10)]
-            for name in names:
-                await natsctl.done("put", "notes", name, "spec: {text: hi}")
+            objects = [{"bucket": "notes", "key": name, "spec": {}} for name in names]
+            await natsctl.done("apply", "-f", "-", stdin=json.dumps(objects))
 
             async def all_are_here() -> bool:
                 return await namespace.names("configmaps") == names

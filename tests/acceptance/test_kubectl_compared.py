@@ -133,6 +133,7 @@ async def test_natsctl_ends_and_answers_as_kubectl_does(
             capture_output=True,
             text=True,
             cwd=folder,
+            env={**os.environ, "GOGC": "off"},  # a third faster
             timeout=LIMIT_S,
             check=False,
         )

@@ -1,18 +1,16 @@
 """Ctrl-C ends a simulation in several processes, and prints the runs so far."""
 
-import asyncio
 import os
 import re
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli.natsctl_command import LIMIT_S, ROOT
+from tests.support.cli.natsctl_command import LIMIT_S, Natsctl, Running
+from tests.support.cli.process_tree import descendants
 from tests.support.eventually import eventually
 
 MARKING = """
@@ -33,72 +31,44 @@ class Marking(FixedNames):
         Path("syncs").touch()
         await super().make(key, shop)
 """
-# a terminal's Ctrl-C reaches each process of its group; a shell may have set SIGINT to be ignored
-START = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.executable, [sys.executable, "-m", "natsctl", *sys.argv[1:]])
-"""
-
-NOTHING_FOUND = r"interrupted: nothing was found in (1 run|\d+ runs) of marking\n"
+NOTHING_FOUND = (
+    r"interrupted: nothing was found in (1 run|\d+ runs) of marking\nnatsctl: interrupted\n"
+)
 
 
 @pytest.fixture
-async def simulating(tmp_path: Path) -> AsyncIterator[Process]:
+async def simulating(folder: Path) -> AsyncIterator[Running]:
     """A simulation of a million runs in two processes, which wait in the import of their module."""
-    (tmp_path / "marking.py").write_text(MARKING)
-    (tmp_path / "shops.yaml").write_text("{bucket: shops, key: a, spec: {}}")
-    words = (
-        "simulate",
-        "-c",
-        "marking:Marking",
-        "-f",
-        "shops.yaml",
-        "--runs",
-        "1000000",
-        "-n",
-        "2",
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-c", START, *words),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=PIPE,
-        stderr=PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
+    (folder / "marking.py").write_text(MARKING)
+    (folder / "shops.yaml").write_text("{bucket: shops, key: a, spec: {}}")
+    options = ("-c", "marking:Marking", "-f", "shops.yaml", "--runs", "1000000", "-n", "2")
+    async with Natsctl(folder).running("simulate", *options) as running:
+        yield running
+
+
+def interrupt(running: Running) -> None:
+    """Send Ctrl-C to each process, as a terminal does."""
+    for pid in (running.process.pid, *descendants(running.process.pid)):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+            os.kill(pid, signal.SIGINT)
 
 
-async def output_of(process: Process) -> str:
-    """Return what the process printed until its end, which Ctrl-C causes."""
-    async with asyncio.timeout(LIMIT_S):
-        out, errors = await process.communicate()
-    ending = process.returncode, errors.decode()
-    assert ending == (128 + signal.SIGINT, "natsctl: interrupted\n")
-    return out.decode()
+async def ends_without_finding(running: Running) -> None:
+    assert await running.ends() == 128 + signal.SIGINT
+    assert re.fullmatch(NOTHING_FOUND, running.log)
 
 
-async def test_ctrl_c_prints_how_many_runs_found_nothing(
-    simulating: Process, tmp_path: Path
-) -> None:
-    (tmp_path / "go").touch()
-    await eventually((tmp_path / "syncs").exists, within_s=LIMIT_S)
-    os.killpg(simulating.pid, signal.SIGINT)
-    assert re.fullmatch(NOTHING_FOUND, await output_of(simulating))
+async def test_ctrl_c_prints_how_many_runs_found_nothing(simulating: Running, folder: Path) -> None:
+    (folder / "go").touch()
+    await eventually((folder / "syncs").exists, within_s=LIMIT_S)
+    interrupt(simulating)
+    await ends_without_finding(simulating)
 
 
 async def test_ctrl_c_while_the_processes_start_shows_no_traceback(
-    simulating: Process, tmp_path: Path
+    simulating: Running, folder: Path
 ) -> None:
-    await eventually((tmp_path / "imports").exists, within_s=LIMIT_S)
-    os.killpg(simulating.pid, signal.SIGINT)
-    (tmp_path / "go").touch()
-    # a process may end a run before it handles the interrupt
-    assert re.fullmatch(NOTHING_FOUND, await output_of(simulating))
+    await eventually((folder / "imports").exists, within_s=LIMIT_S)
+    interrupt(simulating)
+    (folder / "go").touch()
+    await ends_without_finding(simulating)  # a process may end a run before it is interrupted

@@ -5,7 +5,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -51,7 +51,7 @@ class Reader:
 
     If a daemon starts a private server, the next commands use that server. *ports* maps the ports
     of the page to free ports. `natsctl` is forked from a process that has it imported; with *fresh*
-    a shell starts the installed program.
+    a shell starts the installed program, but for what is read. pytest has only natsctl's plugin.
     """
 
     def __init__(
@@ -60,9 +60,12 @@ class Reader:
         environ = {
             "EDITOR": "sed -i s/hello/goodbye/",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "natsctl.testing.pytest_plugin",
             "PYTHONWARNINGS": "ignore",
         }
-        self._natsctl = Natsctl(folder, url, environ=environ, fresh=fresh)
+        self._natsctl = Natsctl(folder, url, environ=environ)
+        self._fresh = fresh
         self._ports = ports
         self._terminals: list[Terminal] = []
         self._started = AsyncExitStack()
@@ -119,36 +122,31 @@ class Reader:
             await self._compare(step)
 
     async def _compare(self, step: RunCommand) -> bool:
-        status, output, errors = await self._execute(step.command)
+        status, output, errors = await self._execute(step)
         matches = any(map(step.matches, (output, errors + output, output + errors)))
         assert (matches, status) == (True, 0), f"{step}\n{output}{errors}"
         return True
 
-    async def _execute(self, command: str) -> Result:
-        shown = command.removesuffix(SHOW_STATUS)
-        words = self._words(shown)
-        if words is None:
-            return await self._natsctl.typed("sh", "-c", command)
-        result = await self._natsctl(*words)
-        if shown == command:
+    async def _execute(self, step: RunCommand) -> Result:
+        shown = step.command.removesuffix(SHOW_STATUS)
+        result = await self._natsctl.typed(*self._program(step, shown))
+        if shown == step.command or not WITHOUT_SHELL.fullmatch(shown):
             return result
         return Result(0, f"{result.out}exit code {result.status}\n", result.err)
 
-    def _words(self, command: str) -> list[str] | None:
-        """Return the words behind `natsctl`, None if the command needs a shell."""
-        if self._natsctl.fresh or not WITHOUT_SHELL.fullmatch(command):
-            return None
-        return shlex.split(command.removeprefix("2>&1 "))[1:]
+    def _program(self, step: RunCommand, command: str) -> Sequence[str]:
+        """Return the words of a command, or a shell that runs it, if it needs one."""
+        if WITHOUT_SHELL.fullmatch(command) and (step.is_read_only or not self._fresh):
+            return shlex.split(command.removeprefix("2>&1 "))
+        first = re.sub(r"\b(natsctl|nats-server)\b", r"exec \1", step.command, count=1)
+        return ("sh", "-c", first if step.is_daemon else step.command)
 
     async def _start(self, step: RunCommand) -> None:
-        command = re.sub(r"\b(natsctl|nats-server)\b", r"exec \1", step.command, count=1)
         environ = self._natsctl.environ
         url = environ.get("NATSCTL_SERVER")
-        if "--embedded" in command:  # it refuses another server
+        if "--embedded" in step.command:  # it refuses another server
             environ.pop("NATSCTL_SERVER", None)
-        words = self._words(step.command)
-        program = ("sh", "-c", command) if words is None else ("natsctl", *words)
-        started = self._natsctl.started(*program)
+        started = self._natsctl.started(*self._program(step, step.command))
         terminal = Terminal(step.command, await self._started.enter_async_context(started))
         self._terminals.append(terminal)
         await eventually(lambda: step.is_part_of(terminal.output()), within_s=LIMIT_S)

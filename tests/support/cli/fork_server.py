@@ -50,15 +50,19 @@ PRELOADED = (
 
 
 def preload() -> None:
-    """Import what most commands need."""
+    """Import what most commands need, and make the commands."""
     cli = importlib.import_module("natsctl.cli")
     commands = [module.name for module in pkgutil.walk_packages(cli.__path__, "natsctl.cli.")]
     for name in (*PRELOADED, *commands):
         if not name.endswith("__main__"):
             importlib.import_module(name)
-    program = importlib.import_module("natsctl.cli.main").app
-    get_command = importlib.import_module("typer.main").get_command
-    get_command(program).make_context("natsctl", [], resilient_parsing=True)  # loads pydantic
+    main = importlib.import_module("natsctl.cli.main")
+    program = importlib.import_module("typer.main").get_command(main.app)
+    context = program.make_context("natsctl", [], resilient_parsing=True)
+    for name in main.COMMANDS:
+        for parameter in program.get_command(context, name).params:
+            if hasattr(parameter, "get_runtime_param"):  # takes a third of a short command
+                parameter.get_runtime_param()
     gc.collect()
     gc.freeze()
 
