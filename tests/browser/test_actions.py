@@ -63,6 +63,9 @@ async def test_pause_and_resume_are_shown(shared_site: Site, visitor: Visitor) -
     await button(visitor, "Plan").click()
     plan = page.get_by_role("dialog", name="Plan for paused-shop")
     await expect(plan).to_contain_text("The key is not synced: paused")
+    await expect(plan).to_contain_text("0 to create, 0 to change, 0 to delete, 0 failed")
+    await page.keyboard.press("Escape")
+    await expect(plan).to_have_count(0)
     await visitor.open("/keys/shops?prefix=paused-shop")
     await expect(page.get_by_role("row").nth(1)).to_contain_text(shown)
     await visitor.open("/key/shops/paused-shop")
@@ -96,21 +99,21 @@ async def test_a_whole_controller_is_paused_and_resumed(
     await eventually(is_resumed)
 
 
-async def test_a_plan_is_shown_and_nothing_is_written(shared_site: Site, visitor: Visitor) -> None:
-    await open_key(shared_site, visitor, "planned-shop")
-    await shared_site.natsctl.done("delete", "parts", "planned-shop.a")
-    await button(visitor, "Plan").click()
-    dialog = visitor.page.get_by_role("dialog", name="Plan for planned-shop")
-    await expect(dialog).to_contain_text("to create")
-    await visitor.page.keyboard.press("Escape")
-    await expect(dialog).to_have_count(0)
-
-
-async def test_recordings_are_downloaded(
+async def test_a_failing_key_shows_its_error_its_plan_and_its_recording(
     shared_site: Site, visitor: Visitor, tmp_path: Path
 ) -> None:
-    """That of a failed sync, and that of a sync for which somebody asks."""
+    """A sync that succeeds is recorded when somebody asks for it."""
     await open_key(shared_site, visitor, "recorded-shop", "broken-recorded")
+    wrong = visitor.page.get_by_role("region", name="What is wrong")
+    await expect(wrong).to_contain_text("cannot pull the image broken-recorded")
+    await expect(wrong).to_contain_text("next try in")
+    await wrong.get_by_text("Traceback").click()
+    await expect(wrong.get_by_label("Traceback")).to_contain_text("in Shops.sync_handler")
+    await button(visitor, "Plan").click()
+    plan = visitor.page.get_by_role("dialog", name="Plan for recorded-shop")
+    await expect(plan).to_contain_text("0 to create, 0 to change, 0 to delete, 1 failed")
+    await expect(plan).to_contain_text("cannot pull the image broken-recorded")
+    await visitor.page.keyboard.press("Escape")
     async with visitor.page.expect_download() as download:
         await button(visitor, "Download recording").click()
     file = tmp_path / "recording.json"
@@ -211,15 +214,3 @@ async def test_an_action_on_a_filter_acts_on_its_keys(shared_site: Site, visitor
     dialog = visitor.page.get_by_role("dialog", name="Pause 3 failing keys of shops?")
     await dialog.get_by_role("button", name="Pause").click()
     await expect(reports(visitor)).to_contain_text("shops/filtered-2 paused")
-
-
-async def test_a_failing_key_shows_its_error_and_traceback_first(
-    shared_site: Site, visitor: Visitor
-) -> None:
-    await put(shared_site, "wrong-shop", "broken-wrong")
-    await visitor.open("/key/shops/wrong-shop")
-    wrong = visitor.page.get_by_role("region", name="What is wrong")
-    await expect(wrong).to_contain_text("cannot pull the image broken-wrong")
-    await expect(wrong).to_contain_text("next try in")
-    await wrong.get_by_text("Traceback").click()
-    await expect(wrong.get_by_label("Traceback")).to_contain_text("in Shops.sync_handler")

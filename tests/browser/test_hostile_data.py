@@ -17,7 +17,7 @@ SCRIPT = "<script>alert('script')</script><img src=x onerror=alert('img')>"
 SVG = "<svg xmlns='http://www.w3.org/2000/svg' onload=alert('svg')><style>@import 'http://evil.example/x'</style></svg>"
 LINK = "javascript:alert('link')"
 BIDI = "\u202egnp.exe\u2066\u200b\u0000\u001b[31m"
-LARGE = "x" * 200_000
+LARGE = "x" * 120_000
 TEXTS = {"markup": SCRIPT + SVG, "link": LINK, "bidi": BIDI, "large": LARGE}
 KEY = "hostile.a=b/c-_d"  # as far as keys of NATS go
 

@@ -21,6 +21,12 @@ from tests.support.stores.backends import (
 from tests.support.stores.custom_resources import cluster
 
 
+@pytest.fixture(autouse=True)
+def _no_consumer_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server removes no consumer that natsctl has forgotten."""
+    monkeypatch.setattr("natsctl.jetstream.bucket.UNUSED_S", 3600.0)
+
+
 @pytest.fixture(params=[*BUCKETS, "plan", "kube"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     match request.param:

@@ -51,18 +51,13 @@ async def create(store: ManifestStore, name: str = "shop", **spec: Any) -> Store
     return await store.apply(manifest(name, **spec), manager=OURS, uid="")
 
 
-class TestLocate:
-    async def test_the_key_of_a_cluster_scoped_manifest_is_its_name(
-        self, store: ManifestStore
-    ) -> None:
-        assert await store.locate(manifest("shop")) == "shop"
-
-    async def test_the_key_of_a_namespaced_manifest_is_namespace_and_name(
-        self, manifests: ManifestBackend
-    ) -> None:
-        store = await manifests.stores.open(manifests.namespaced_kind())
-        namespaced = {"metadata": {"namespace": "team-a", "name": "shop"}}
-        assert await store.locate(namespaced) == "team-a/shop"  # type: ignore[arg-type]
+async def test_the_key_of_a_manifest_is_its_namespace_if_any_and_its_name(
+    manifests: ManifestBackend, store: ManifestStore
+) -> None:
+    assert await store.locate(manifest("shop")) == "shop"
+    namespaced = await manifests.stores.open(manifests.namespaced_kind())
+    located: Document = {"metadata": {"namespace": "team-a", "name": "shop"}}
+    assert await namespaced.locate(located) == "team-a/shop"
 
 
 class TestApplyCreates:
@@ -77,29 +72,17 @@ class TestApplyCreates:
         assert "managedFields" not in metadata
         assert str(metadata["creationTimestamp"]) > "2020"
 
-    async def test_an_object_of_the_same_manager_is_not_created_again(
-        self, store: ManifestStore
-    ) -> None:
-        created = await create(store, text="1")
-        with pytest.raises(ConflictError) as raised:
-            await create(store, text="2")
-        assert not isinstance(raised.value, FieldConflictError)
-        assert await store.get("shop") == created
-
     async def test_apply_does_not_adopt_an_existing_object(self, store: ManifestStore) -> None:
-        existing = await store.apply(manifest(text="1"), manager=THEIRS, uid="")
-        with pytest.raises(ConflictError) as raised:
-            await create(store, text="1", more=True)
-        assert not isinstance(raised.value, FieldConflictError)
-        assert await store.get("shop") == existing
-
-    async def test_a_forced_apply_does_not_adopt_an_existing_object(
-        self, store: ManifestStore
-    ) -> None:
-        existing = await store.apply(manifest(text="1"), manager=THEIRS, uid="")
-        with pytest.raises(ConflictError):
-            await store.apply(manifest(text="2"), manager=OURS, uid="", force=True)
-        assert await store.get("shop") == existing
+        """Not even one of the same manager, and not if it's forced."""
+        theirs = await store.apply(manifest(text="1"), manager=THEIRS, uid="")
+        ours = await create(store, "ours", text="1")
+        for name, existing in (("shop", theirs), ("ours", ours)):
+            with pytest.raises(ConflictError) as raised:
+                await create(store, name, text="1", more=True)
+            assert not isinstance(raised.value, FieldConflictError)
+            with pytest.raises(ConflictError):
+                await store.apply(manifest(name, text="2"), manager=OURS, uid="", force=True)
+            assert await store.get(name) == existing
 
     async def test_apply_creates_a_deleted_object_with_another_uid(
         self, store: ManifestStore
@@ -112,28 +95,18 @@ class TestApplyCreates:
 
 
 class TestRepeatedApply:
-    async def test_a_changed_manifest_changes_the_object(self, store: ManifestStore) -> None:
-        created = await create(store, text="1")
+    async def test_a_changed_manifest_changes_its_fields_and_keeps_those_of_others(
+        self, store: ManifestStore
+    ) -> None:
+        created = await create(store, text="1", more=True)
+        unchanged = await store.apply(manifest(text="1", more=True), manager=OURS, uid=uid(created))
+        assert unchanged == created
+        await store.apply(manifest(theirs=True), manager=THEIRS, uid=uid(created))
         changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert changed.revision > created.revision
         assert uid(changed) == uid(created)
-        assert spec(changed) == {"text": "2"}
-        assert await store.get("shop") == changed
-
-    async def test_an_unchanged_manifest_changes_nothing(self, store: ManifestStore) -> None:
-        created = await create(store)
-        assert await store.apply(manifest(), manager=OURS, uid=uid(created)) == created
-
-    async def test_a_field_removed_from_the_manifest_is_removed(self, store: ManifestStore) -> None:
-        created = await create(store, text="1", more=True)
-        changed = await store.apply(manifest(text="1"), manager=OURS, uid=uid(created))
-        assert spec(changed) == {"text": "1"}
-
-    async def test_fields_of_other_managers_are_kept(self, store: ManifestStore) -> None:
-        created = await create(store, text="1")
-        await store.apply(manifest(theirs=True), manager=THEIRS, uid=uid(created))
-        changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert spec(changed) == {"text": "2", "theirs": True}
+        assert await store.get("shop") == changed
 
     async def test_apply_does_not_change_an_object_of_another_uid(
         self, store: ManifestStore
@@ -155,23 +128,17 @@ class TestRepeatedApply:
 
 
 class TestFieldConflicts:
-    async def test_the_error_names_the_other_manager_and_the_field(
+    async def test_the_error_names_the_other_manager_and_every_field(
         self, store: ManifestStore
     ) -> None:
-        created = await create(store, text="1")
-        with pytest.raises(FieldConflictError, match=r"natsctl/apps.*spec\.text") as raised:
-            await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created))
-        assert raised.value.managers == (OURS,)
-        assert await store.get("shop") == created
-
-    async def test_the_error_has_the_path_of_every_field_in_conflict(
-        self, store: ManifestStore
-    ) -> None:
-        created = await store.apply(manifest(labels={"a.b/c": "1"}), manager=OURS, uid="")
+        ours = manifest(labels={"a.b/c": "1"}, text="1")
+        created = await store.apply(ours, manager=OURS, uid="")
         theirs = manifest(labels={"a.b/c": "2"}, text="2")
-        with pytest.raises(FieldConflictError) as raised:
+        with pytest.raises(FieldConflictError, match=r"natsctl/apps.*spec\.text") as raised:
             await store.apply(theirs, manager=THEIRS, uid=uid(created))
+        assert raised.value.managers == (OURS,)
         assert set(raised.value.fields) == {".metadata.labels.a.b/c", ".spec.text"}
+        assert await store.get("shop") == created
 
     async def test_an_update_owns_the_fields_that_it_changed(self, store: ManifestStore) -> None:
         created = await create(store, text="1", more="1")
@@ -227,15 +194,13 @@ class TestFormerManagers:
 
 class TestManagers:
     async def test_applied_fields_belong_to_their_manager(self, store: ManifestStore) -> None:
-        created = await create(store, text="1")
+        """So does a field that another manager has taken by force."""
+        created = await create(store, text="1", more="1")
         managed = await store.managed("shop")
         assert managed.revision == created.revision
         [ours] = managed.managers
         assert (ours.name, ours.applied) == (OURS, True)
-        assert ours.fields == {"f:spec": {"f:text": {}}}
-
-    async def test_a_forced_field_is_of_its_manager(self, store: ManifestStore) -> None:
-        created = await create(store, text="1", more="1")
+        assert ours.fields == {"f:spec": {"f:text": {}, "f:more": {}}}
         await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created), force=True)
         managers = (await store.managed("shop")).managers
         assert {manager.name: manager.fields for manager in managers if manager.applied} == {
@@ -269,17 +234,16 @@ class TestImmutableFields:
 
 class TestPatchStatus:
     async def test_a_patch_is_merged_into_the_status(self, store: ManifestStore) -> None:
-        await create(store)
-        await store.patch_status("shop", {"ready": True, "at": {"a": 1, "b": 2}})
+        """The spec stays, and a patch of a stale revision is refused."""
+        created = await create(store, text="1")
+        first = await store.patch_status("shop", {"ready": True, "at": {"a": 1, "b": 2}})
+        assert first.revision > created.revision
         patched = await store.patch_status("shop", {"at": {"a": None, "c": 3}})
         assert parse(patched.value)["status"] == {"ready": True, "at": {"b": 2, "c": 3}}
-        assert await store.get("shop") == patched
-
-    async def test_a_status_patch_keeps_the_spec(self, store: ManifestStore) -> None:
-        created = await create(store, text="1")
-        patched = await store.patch_status("shop", {"ready": True})
         assert spec(patched) == {"text": "1"}
-        assert patched.revision > created.revision
+        with pytest.raises(ConflictError):
+            await store.patch_status("shop", {"n": 2}, revision=first.revision)
+        assert await store.get("shop") == patched
 
     async def test_update_and_apply_do_not_change_the_status(self, store: ManifestStore) -> None:
         created = await create(store)
@@ -291,13 +255,6 @@ class TestPatchStatus:
         applied = {**manifest(text="2"), "status": {"ready": False}}
         changed = await store.apply(applied, manager=OURS, uid=uid(created), force=True)
         assert parse(changed.value)["status"] == {"ready": True}
-
-    async def test_a_patch_of_a_stale_revision_is_refused(self, store: ManifestStore) -> None:
-        created = await create(store)
-        patched = await store.patch_status("shop", {"n": 1}, revision=created.revision)
-        with pytest.raises(ConflictError):
-            await store.patch_status("shop", {"n": 2}, revision=created.revision)
-        assert await store.get("shop") == patched
 
 
 class TestDeleteByUid:

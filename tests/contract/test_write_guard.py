@@ -67,16 +67,12 @@ async def test_reads_and_watches_do_not_check_the_guard(backend: Backend, store:
 
 
 async def test_every_write_checks_the_guard(backend: Backend, store: Store) -> None:
+    """A store that was opened without a guard checks none."""
     guarded = await backend.stores.guarded(Closed(permitted=1)).open(backend.kind())
     created = await guarded.create("shop", note("hi"))
     with pytest.raises(NotLeadingError):
         await guarded.update("shop", note("ho"), revision=created.revision)
     assert await store.get("shop") == created
-
-
-async def test_a_store_opened_without_a_guard_checks_none(backend: Backend, store: Store) -> None:
-    backend.stores.guarded(Closed())
-    created = await store.create("shop", note("hi"))
     assert await (await backend.stores.open(backend.kind())).get("shop") == created
     await store.delete("shop")
 

@@ -12,7 +12,9 @@ from tests.support.servers.nats_server import NatsServer
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait long for servers, which remove no consumer that natsctl has forgotten."""
     wait_patiently(monkeypatch)
+    monkeypatch.setattr("natsctl.jetstream.bucket.UNUSED_S", 3600.0)
 
 
 @pytest.fixture

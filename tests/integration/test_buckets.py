@@ -23,11 +23,10 @@ from tests.support.clients.nats import Nats
 from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsCluster, NatsServer
-from tests.support.stores.backends import listing, put, take
+from tests.support.stores.backends import listing, note, put, take
 
 SECOND = 1_000_000_000
 LONG_S = 3600  # no object expires during a test
-SHORT_S = 2  # after which an object expires, and then the marker of its expiry
 
 
 async def config(nats: Nats, bucket: str) -> dict[str, Any]:
@@ -50,12 +49,6 @@ async def create_bucket(nats: Nats, bucket: str, **options: Any) -> None:
         **options,
     }
     await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", stream_config)
-
-
-async def expire_after(nats: Nats, bucket: str, seconds: int) -> None:
-    """Change the time to live of the objects in a bucket."""
-    ttl = {"max_age": seconds * SECOND, "duplicate_window": SECOND}
-    await nats.connection.api(f"STREAM.UPDATE.KV_{bucket}", {**await config(nats, bucket), **ttl})
 
 
 class TestCreating:
@@ -173,16 +166,16 @@ class TestExpiring:
     async def test_an_expired_object_is_a_deleted_event_and_reads_as_deleted(
         self, nats: Nats
     ) -> None:
+        """The object has a time to live of its own, which is shorter than that of the marker."""
         store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, storage="memory"))
         async with store.watch() as events:
             await listing(events)
-            stored = await put(store, "a")
-            assert await take(events, 1) == [Applied(stored)]
-            await expire_after(nats, "b", SHORT_S)
-            [deleted] = await take(events, 1)
+            await nats.connection.request("$KV.b.a", note("hi"), headers={"Nats-TTL": "1s"})
+            [stored, deleted] = await take(events, 2)
+        assert isinstance(stored, Applied)
         assert isinstance(deleted, Deleted)
         assert deleted.key == "a"
-        assert deleted.revision > stored.revision
+        assert deleted.revision > stored.stored.revision
         with pytest.raises(NotFoundError) as raised:
             await store.get("a")
         assert raised.value.deleted_at == deleted.revision

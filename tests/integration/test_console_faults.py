@@ -6,7 +6,7 @@ import re
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -162,56 +162,13 @@ class TestSeveralDaemons:
             assert "only plans" in reply.problem[1]
 
 
-class TestPermissions:
-    CONFIG = """
-accounts: { plants: { jetstream: enabled, users: [
-  { user: admin, password: s3cret }
-  { user: viewer, password: s3cret, permissions: {
-      publish: { allow: [
-        "$SRV.INFO.natsctl", "natsctl.api.status.greetings", "natsctl.api.explain.greetings"
-      ] }
-      subscribe: { allow: ["_INBOX.>"] }
-  } }
-] } }
-"""
-
-    @pytest.fixture
-    async def viewer(self, tmp_path: Path) -> AsyncIterator[ConsoleClient]:
-        async with NatsServer(tmp_path / "nats", config=self.CONFIG) as server:
-
-            def user(name: str) -> NatsOptions:
-                return NatsOptions(servers=(server.url,), user=name, password="s3cret")
-
-            async with (
-                connect(user("admin")) as admin,
-                daemon_on(admin, Greetings()),
-                console_on(user("viewer")) as client,
-            ):
-                await admin.connection.request("$KV.greetings.shop", b'{"spec": {"text": "hi"}}')
-                yield client
-
-    async def test_what_a_user_may_not_do_is_named(self, viewer: ConsoleClient) -> None:
-        assert (await viewer.read("home"))["controllers"][0]["name"] == "greetings"
-        reply = await viewer.act("resync", controller="greetings", keys=["shop"])
-        assert (reply.status, reply.problem[0]) == (403, "refused")
-        assert "natsctl.api.resync.greetings" in reply.problem[1]
-        view = await viewer.read("key", controller="greetings", key="shop")
-        assert view["explain"][0]["key"] == "shop"
-        assert {part: problem["reason"] for part, problem in view["errors"].items()} == {
-            "tree": "refused",
-            "revisions": "refused",
-            "object": "refused",
-        }
-        assert (await viewer.get("keys", controller="greetings")).problem[0] == "refused"
-        assert (await viewer.get("buckets")).problem[0] == "refused"
-
-
-class TestDocumentedPermissions:
-    """The subjects of the page suffice."""
-
-    async def test_the_documented_subjects_suffice(self, tmp_path: Path) -> None:
-        allowed = ", ".join(f'"{subject}"' for subject in documented_subjects())
-        config = f"""
+@asynccontextmanager
+async def console_of_a_user(
+    folder: Path, subjects: Sequence[str]
+) -> AsyncIterator[tuple[ConsoleClient, Nats, NatsServer]]:
+    """Run a daemon, and the console of the user `ops`, who may publish to these subjects."""
+    allowed = ", ".join(f'"{subject}"' for subject in subjects)
+    config = f"""
 accounts: {{ plants: {{ jetstream: enabled, users: [
   {{ user: admin, password: s3cret }}
   {{ user: ops, password: s3cret, permissions: {{
@@ -219,32 +176,55 @@ accounts: {{ plants: {{ jetstream: enabled, users: [
   }} }}
 ] }} }}
 """
-        async with NatsServer(tmp_path / "nats", config=config) as server:
-            admin_options = NatsOptions(servers=(server.url,), user="admin", password="s3cret")
-            ops = NatsOptions(servers=(server.url,), user="ops", password="s3cret")
-            async with (
-                connect(admin_options) as admin,
-                daemon_on(admin, Greetings()),
-                console_on(ops) as client,
-            ):
-                await admin.connection.request("$KV.greetings.shop", b'{"spec": {"text": "hi"}}')
-                await eventually(lambda: events_of(admin.connection, "greetings", "shop"))
-                await client.read("home")
-                await client.read("buckets")
-                table = await client.read("keys", controller="greetings")
-                assert [row["key"] for row in table["rows"]] == ["shop"]
-                view = await client.read("key", controller="greetings", key="shop")
-                assert view["errors"] == {}
-                reply = await client.act("pause", controller="greetings", keys=["shop"])
-                assert (reply.body["warnings"], reply.body["recorded"]) == ([], True)
-                (event,) = [
-                    event
-                    for event in await events_of(admin.connection, "greetings", "shop")
-                    if event.reason == "ConsolePause"
-                ]
-                assert "(NATS user ops)" in event.message
-            denied = re.findall(r'Violation - Subject "([^"]+)"', server.log())
-            assert {subject for subject in denied if "greetings" in subject} == set()
+    async with NatsServer(folder / "nats", config=config) as server:
+        admin_options, ops = (
+            NatsOptions(servers=(server.url,), user=user, password="s3cret")
+            for user in ("admin", "ops")
+        )
+        async with (
+            connect(admin_options) as admin,
+            daemon_on(admin, Greetings()),
+            console_on(ops) as client,
+        ):
+            await admin.connection.request("$KV.greetings.shop", b'{"spec": {"text": "hi"}}')
+            yield client, admin, server
+
+
+async def test_what_a_user_may_not_do_is_named(tmp_path: Path) -> None:
+    api = "natsctl.api"
+    subjects = ("$SRV.INFO.natsctl", f"{api}.status.greetings", f"{api}.explain.greetings")
+    async with console_of_a_user(tmp_path, subjects) as (client, _, _):
+        assert (await client.read("home"))["controllers"][0]["name"] == "greetings"
+        reply = await client.act("resync", controller="greetings", keys=["shop"])
+        assert (reply.status, reply.problem[0]) == (403, "refused")
+        assert "natsctl.api.resync.greetings" in reply.problem[1]
+        view = await client.read("key", controller="greetings", key="shop")
+        assert view["explain"][0]["key"] == "shop"
+        assert {part: problem["reason"] for part, problem in view["errors"].items()} == {
+            "tree": "refused",
+            "revisions": "refused",
+            "object": "refused",
+        }
+        assert (await client.get("keys", controller="greetings")).problem[0] == "refused"
+        assert (await client.get("buckets")).problem[0] == "refused"
+
+
+async def test_the_documented_subjects_suffice(tmp_path: Path) -> None:
+    async with console_of_a_user(tmp_path, documented_subjects()) as (client, admin, server):
+        await eventually(lambda: events_of(admin.connection, "greetings", "shop"))
+        await client.read("home")
+        await client.read("buckets")
+        table = await client.read("keys", controller="greetings")
+        assert [row["key"] for row in table["rows"]] == ["shop"]
+        view = await client.read("key", controller="greetings", key="shop")
+        assert view["errors"] == {}
+        reply = await client.act("pause", controller="greetings", keys=["shop"])
+        assert (reply.body["warnings"], reply.body["recorded"]) == ([], True)
+        events = await events_of(admin.connection, "greetings", "shop")
+        (event,) = [event for event in events if event.reason == "ConsolePause"]
+        assert "(NATS user ops)" in event.message
+    denied = re.findall(r'Violation - Subject "([^"]+)"', server.log())
+    assert {subject for subject in denied if "greetings" in subject} == set()
 
 
 def documented_subjects() -> list[str]:
@@ -326,14 +306,12 @@ class TestCommand:
             argument, page = seen.read_text().split("\n", 1)
             assert (argument.startswith("file://"), url in page) == (True, True)
 
-    async def test_a_port_that_is_taken_is_an_error(
-        self, natsctl: Natsctl, nats_server: NatsServer
+    async def test_a_port_that_is_taken_or_a_missing_server_is_an_error(
+        self, natsctl: Natsctl, nats_server: NatsServer, tmp_path: Path
     ) -> None:
         result = await natsctl("console", "--port", str(nats_server.port))
         assert result.status == 2
         assert f"cannot listen on 127.0.0.1:{nats_server.port}" in result.err
-
-    async def test_the_console_needs_a_server(self, tmp_path: Path) -> None:
         result = await Natsctl(tmp_path, "nats://127.0.0.1:1")("console", "--port", "0")
         assert result.status == 1
         assert "127.0.0.1:1" in result.err

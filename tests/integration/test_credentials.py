@@ -1,6 +1,5 @@
 """A connection supports every NATS authentication method, and errors contain no secret."""
 
-import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -184,19 +183,6 @@ async def test_no_secret_is_sent_to_a_server_without_tls(
     options = NatsOptions(servers=(server.url,), tls_ca=ca_file, token=SECRET)
     assert "the server offers no TLS" in await refusal(options)
     assert "CONNECT" not in server.log()
-
-
-async def test_a_context_of_the_nats_cli_has_the_server_and_the_credentials(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    server = await serve(f'authorization {{ user: ann, password: "{SECRET}", {PATIENT} }}')
-    (tmp_path / "nats" / "context").mkdir(parents=True)
-    context = {"url": server.url, "user": "ann", "password": SECRET, "description": "x"}
-    (tmp_path / "nats" / "context" / "edge.json").write_text(json.dumps(context))
-    assert await works(NatsOptions(context="edge"))
-    explicit = NatsOptions(context="edge", user="bob", password="x")
-    assert "user 'bob'" in await refusal(explicit)
 
 
 async def test_invalid_files_are_named_before_the_connection(tmp_path: Path) -> None:

@@ -98,16 +98,14 @@ async def test_an_embedded_server_serves_jetstream_and_leaves_nothing_behind(
     assert empty(own_temporary_folder)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
-async def test_an_embedded_server_ends_with_its_process(
-    signal_number: signal.Signals, own_temporary_folder: Path
-) -> None:
-    process = await spawn()
-    assert processes(str(own_temporary_folder))
-    process.send_signal(signal_number)
-    await process.wait()
-    await eventually(lambda: not processes(str(own_temporary_folder)))
-    await eventually(lambda: empty(own_temporary_folder))
+async def test_an_embedded_server_ends_with_its_process(own_temporary_folder: Path) -> None:
+    for signal_number in (signal.SIGKILL, signal.SIGTERM):
+        process = await spawn()
+        assert processes(str(own_temporary_folder))
+        process.send_signal(signal_number)
+        await process.wait()
+        await eventually(lambda: not processes(str(own_temporary_folder)))
+        await eventually(lambda: empty(own_temporary_folder))
 
 
 async def test_a_folder_is_free_again_after_its_process_was_killed(

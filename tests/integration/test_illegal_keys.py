@@ -17,6 +17,7 @@ from tests.support.clients.raw_nats_client import Stranger, stranger
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.stores.backends import Note, listing, note, put, take
+from tests.support.stores.sample_objects import informed
 
 KIND = natsctl.kv(Note, bucket="notes")
 MARKER = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
@@ -69,60 +70,38 @@ async def test_a_list_reports_illegal_keys_and_is_complete(
         ]
 
 
-async def test_keys_that_only_the_server_counts_cause_no_relist(
+async def test_keys_that_only_the_server_counts_cause_no_relist_until_they_are_purged(
     nats_server: NatsServer, stranger_client: Stranger
 ) -> None:
     async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
         store = await nats.open(KIND)
         await write_illegal_keys(stranger_client)
         informer = Informer(store, KIND)
-        following = asyncio.create_task(informer.run())
-        await eventually(lambda: len(informer.table.invalid) == len(NAMES))
-        for number in range(3):  # with a heartbeat of the watch between the writes
-            stored = await put(store, f"a{number}")
-            await informer.table.passed(stored.revision)
-            await asyncio.sleep(0.6)
-        assert informer.restarts == 0
-        following.cancel()
+        async with informed(informer):
+            await eventually(lambda: len(informer.table.invalid) == len(NAMES))
+            for number in range(3):  # with a heartbeat of the watch between the writes
+                stored = await put(store, f"a{number}")
+                await informer.table.passed(stored.revision)
+                await asyncio.sleep(0.6)
+            assert informer.restarts == 0
+            await nats.connection.api("STREAM.PURGE.KV_notes")
+            await eventually(lambda: not informer.table.invalid)
 
 
-async def test_purged_illegal_keys_are_removed_from_the_cache(
-    nats_server: NatsServer, stranger_client: Stranger
+async def test_lists_of_the_bucket_store_skip_illegal_keys_and_log_them(
+    nats: Nats, stranger_client: Stranger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
-        store = await nats.open(KIND)
-        await write_illegal_keys(stranger_client)
-        informer = Informer(store, KIND)
-        following = asyncio.create_task(informer.run())
-        await eventually(lambda: len(informer.table.invalid) == len(NAMES))
-        await nats.connection.api("STREAM.PURGE.KV_notes")
-        await eventually(lambda: not informer.table.invalid)
-        following.cancel()
-
-
-async def test_the_keys_of_a_bucket_exclude_illegal_keys(
-    nats: Nats, stranger_client: Stranger
-) -> None:
-    store = await nats.open(KIND)
+    store, bucket = await nats.open(KIND), Bucket(nats.connection, "notes")
     await write_illegal_keys(stranger_client)
     await put(store, "a")
     async with asyncio.timeout(60):
-        assert await names(Bucket(nats.connection, "notes"), ">") == {"a"}
-
-
-async def test_the_list_of_the_bucket_store_skips_illegal_keys_and_logs_them(
-    nats: Nats, stranger_client: Stranger, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = await nats.open(KIND)
-    await write_illegal_keys(stranger_client)
-    await put(store, "a")
+        assert await names(bucket, ">") == {"a"}
     caplog.set_level(logging.WARNING)
-    listed = await BucketStore(Bucket(nats.connection, "notes")).listing()
-    assert [message.key for message in listed] == ["a"]
-    assert listed[0].created
+    (listed,) = await BucketStore(bucket).listing()
+    assert (listed.key, bool(listed.created)) == ("a", True)
     (line,) = [line for line in caplog.messages if line.startswith("skipped")]
-    listed = r"a\x0bb, a\x0cb, a\x00b, …"  # type: ignore[assignment]
-    assert line.startswith(f"skipped illegal keys bucket=notes count=13 keys={listed!r} hint=")
+    first = r"a\x0bb, a\x0cb, a\x00b, …"
+    assert line.startswith(f"skipped illegal keys bucket=notes count=13 keys={first!r} hint=")
 
 
 async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
@@ -130,14 +109,12 @@ async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
 ) -> None:
     store = await nats.open(KIND)
     informer = Informer(store, KIND)
-    following = asyncio.create_task(informer.run())
-    await informer.table.synced.wait()
-    for _ in range(20):
-        stranger_client.publish(b"$KV.notes.a\x0bb", note("hi"))
-    await stranger_client.flush()
-    stored = await put(store, "a")
-    await informer.table.passed(stored.revision)
-    following.cancel()
+    async with informed(informer):
+        for _ in range(20):
+            stranger_client.publish(b"$KV.notes.a\x0bb", note("hi"))
+        await stranger_client.flush()
+        stored = await put(store, "a")
+        await informer.table.passed(stored.revision)
     (line,) = [line for line in caplog.messages if r"a\x0bb" in line]
     assert line.startswith("skipped an invalid object ")
     assert line.endswith("error='its name is not a legal key'")

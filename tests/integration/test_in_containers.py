@@ -75,20 +75,13 @@ async def test_a_controller_survives_kills_pauses_and_stops_of_the_nats_containe
             contained.resume()
             await boats.comes("cid")
             await contained.stop()
+            assert not contained.running
+            contained.config = "max_payload: 4096"
             await contained.start()
             await boats.comes("dan")
+            assert nats.connection.client.max_payload == 4096
             assert set(boats.boats.keys()) == {"ann", "bob", "cid", "dan"}
             runtime.stop()
-
-
-async def test_a_configuration_set_before_a_start_is_used(contained: ContainedNatsServer) -> None:
-    await contained.stop()
-    assert not contained.running
-    contained.config = "max_payload: 4096"
-    await contained.start()
-    async with natsctl.connect(contained.url) as nats:
-        assert nats.connection.client.max_payload == 4096
-    assert contained.log().count("Server is ready") == 2
 
 
 async def test_the_tests_of_a_file_run_with_nats_in_containers_if_requested() -> None:
@@ -110,17 +103,15 @@ async def test_the_tests_of_a_file_run_with_a_cluster_in_a_container_if_requeste
     assert await _created(start_time, kube_k3s.IMAGE) == 1
 
 
-async def test_an_invalid_server_location_is_a_usage_error() -> None:
-    status, output = await _pytest(FILE, environ={NATS: "cluster"})
-    assert status == pytest.ExitCode.USAGE_ERROR
-    assert f"{NATS} is 'cluster': it is 'container', or is not set" in output
-
-
-async def test_a_missing_docker_engine_is_a_usage_error(tmp_path: Path) -> None:
+async def test_a_wrong_server_location_is_a_usage_error(tmp_path: Path) -> None:
     absent = {"DOCKER_HOST": f"unix://{tmp_path / 'nobody'}", KUBE: "container"}
-    status, output = await _pytest(FILE, environ=absent)
-    assert status == pytest.ExitCode.USAGE_ERROR
-    assert f"{KUBE} is 'container', and no Docker engine answers" in output
+    for environ, error in (
+        ({NATS: "cluster"}, f"{NATS} is 'cluster': it is 'container', or is not set"),
+        (absent, f"{KUBE} is 'container', and no Docker engine answers"),
+    ):
+        status, output = await _pytest(FILE, environ=environ)
+        assert status == pytest.ExitCode.USAGE_ERROR
+        assert error in output
 
 
 async def _created(since: str, image: str) -> int:

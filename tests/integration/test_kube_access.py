@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -161,50 +161,36 @@ async def test_invalid_credentials_are_reported_without_quoting_them(
     assert "s3cret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("inline", [False, True])
-async def test_a_client_certificate_authenticates(
-    kubeconfigs: Kubeconfigs, *, inline: bool
-) -> None:
-    certificate, key = kubeconfigs.server.certificate("admin")
-    user = {"client-certificate": str(certificate), "client-key": str(key)}
-    cluster = {}
-    if inline:
-        user = {"client-certificate-data": bundle(certificate), "client-key-data": bundle(key)}
-        cluster = {"certificate-authority-data": bundle(kubeconfigs.server.ca)}
-    assert await is_admin(kubeconfigs.write(user, **cluster))
-
-
-async def test_no_private_key_is_left_in_a_temporary_file(
+async def test_a_client_certificate_authenticates_from_files_or_as_inline_data(
     kubeconfigs: Kubeconfigs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No private key is left in a temporary file."""
     scratch = kubeconfigs.folder / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     certificate, key = kubeconfigs.server.certificate("admin")
+    user = {"client-certificate": str(certificate), "client-key": str(key)}
+    assert await is_admin(kubeconfigs.write(user))
     user = {"client-certificate-data": bundle(certificate), "client-key-data": bundle(key)}
-    async with connecting(kubeconfigs.write(user)) as transport:
+    cluster = {"certificate-authority-data": bundle(kubeconfigs.server.ca)}
+    async with connecting(kubeconfigs.write(user, **cluster)) as transport:
         assert await is_allowed_everything(transport)
         assert list(scratch.iterdir()) == []
 
 
-async def test_a_changed_token_file_is_read_after_a_refusal(kubeconfigs: Kubeconfigs) -> None:
+async def test_a_token_file_is_read_again_after_a_refusal_and_at_an_interval(
+    kubeconfigs: Kubeconfigs,
+) -> None:
     tokens, file = kubeconfigs.server.tokens, kubeconfigs.folder / "token"
     file.write_text("expired")
     async with connecting(kubeconfigs.write({"tokenFile": "token"})) as transport:
         with pytest.raises(PermissionDeniedError, match="does not accept the credentials"):
             await is_allowed_everything(transport)
         file.write_text(f"{tokens['admin']}\n")
-        assert await is_allowed_everything(
-            transport
-        )  # a refusal makes the transport read the file again
-
-
-async def test_credential_files_are_read_again_at_an_interval(kubeconfigs: Kubeconfigs) -> None:
-    tokens, file = kubeconfigs.server.tokens, kubeconfigs.folder / "token"
+        assert await is_allowed_everything(transport)
     file.write_text(tokens["guest"])
-    options = kubeconfigs.write({"tokenFile": str(file)})
-    options = KubeOptions(kubeconfig=options.kubeconfig, reread_s=0.01)
-    async with connecting(options) as transport:
+    path = kubeconfigs.write({"tokenFile": str(file)}).kubeconfig
+    async with connecting(KubeOptions(kubeconfig=path, reread_s=0.01)) as transport:
         assert not await is_allowed_everything(transport)
         file.write_text(tokens["admin"])
         await eventually(lambda: is_allowed_everything(transport))
@@ -251,42 +237,31 @@ async def test_a_plugin_runs_again_when_its_credential_expires(
         await eventually(ran_again)
 
 
-async def test_the_error_of_a_refusal_has_the_failure_of_the_plugin(
+async def test_the_error_of_a_failed_plugin_does_not_quote_its_output(
     kubeconfigs: Kubeconfigs,
 ) -> None:
-    user = kubeconfigs.plugin(kubeconfigs.printing(token="expired"))
-    async with connecting(kubeconfigs.write(user)) as transport:
-        (kubeconfigs.folder / "credential").unlink()
-        with pytest.raises(PermissionDeniedError, match="failed with status 1"):
-            await is_allowed_everything(transport)
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
+    for script, message in (
         ("exit 3", "failed with status 3"),
         ("echo s3cret", "prints no ExecCredential"),
         ('echo \'{"kind": 7, "status": "s3cret"}\'', "prints no ExecCredential"),
         ("yes s3cret", "prints more than 1048576 bytes"),
         ("sleep 3600; echo late", "did not end within 0.2 s"),
-    ],
-)
-async def test_the_error_of_a_failed_plugin_does_not_quote_its_output(
-    kubeconfigs: Kubeconfigs, script: str, message: str
-) -> None:
-    path = kubeconfigs.write(kubeconfigs.plugin(script)).kubeconfig
-    timeout_s = 0.2 if "sleep" in script else 60
-    with pytest.raises(ConnectError, match=message) as raised:
-        await is_admin(KubeOptions(kubeconfig=path, plugin_timeout_s=timeout_s))
-    assert "plugin" in str(raised.value)
-    assert "s3cret" not in str(raised.value)
-
-
-async def test_the_error_of_a_missing_plugin_has_its_install_hint(kubeconfigs: Kubeconfigs) -> None:
+    ):
+        path = kubeconfigs.write(kubeconfigs.plugin(script)).kubeconfig
+        timeout_s = 0.2 if "sleep" in script else 60
+        with pytest.raises(ConnectError, match=message) as raised:
+            await is_admin(KubeOptions(kubeconfig=path, plugin_timeout_s=timeout_s))
+        assert "plugin" in str(raised.value)
+        assert "s3cret" not in str(raised.value)
+    user = kubeconfigs.plugin(kubeconfigs.printing(token="expired"))
+    async with connecting(kubeconfigs.write(user)) as transport:
+        (kubeconfigs.folder / "credential").unlink()
+        with pytest.raises(PermissionDeniedError, match="failed with status 1"):
+            await is_allowed_everything(transport)
     version = "client.authentication.k8s.io/v1"
-    plugin = {"apiVersion": version, "command": "no-such-plugin", "installHint": "get it there"}
+    missing = {"apiVersion": version, "command": "no-such-plugin", "installHint": "get it there"}
     with pytest.raises(UsageError, match=r"no-such-plugin cannot be run.*get it there"):
-        await is_admin(kubeconfigs.write({"exec": plugin}))
+        await is_admin(kubeconfigs.write({"exec": missing}))
 
 
 async def test_an_unknown_ca_is_refused_unless_tls_is_insecure(
@@ -319,37 +294,22 @@ async def test_impersonation_sends_the_extra_fields_of_the_user(
     assert impersonated["extra"] == {"scopes": ["view", "edit"], "acme.com/team": ["a b"]}
 
 
-class Pod:
-    """The service account files of a pod."""
-
-    def __init__(self, server: KubeServer, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        (folder / "ca.crt").write_bytes(server.ca.read_bytes())
-        (folder / "namespace").write_text("shop")
-
-    def token(self, token: str) -> None:
-        (self.folder / "token").write_text(f"{token}\n")
-
-
-@pytest.fixture
-def pod(kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+async def test_in_a_pod_the_service_account_is_used_and_its_token_rotates(
+    kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(kube_server.port))
-    return Pod(kube_server, tmp_path / "account")  # type: ignore[return-value]
-
-
-async def test_in_a_pod_the_service_account_is_used_and_its_token_rotates(
-    pod: Pod, kube_server: KubeServer
-) -> None:
-    pod.token(kube_server.tokens["guest"])
-    options = KubeOptions(service_account=str(pod.folder), reread_s=0.01)
+    (tmp_path / "ca.crt").write_bytes(kube_server.ca.read_bytes())
+    (tmp_path / "namespace").write_text("shop")
+    token = tmp_path / "token"
+    token.write_text(f"{kube_server.tokens['guest']}\n")
+    options = KubeOptions(service_account=str(tmp_path), reread_s=0.01)
     async with connecting(options) as transport:
         assert transport.namespace == "shop"
         assert not await is_allowed_everything(transport)
-        pod.token(kube_server.admin_token)
+        token.write_text(f"{kube_server.admin_token}\n")
         await eventually(lambda: is_allowed_everything(transport))
-        pod.token("expired")
+        token.write_text("expired\n")
         await asyncio.sleep(0.02)
         with pytest.raises(PermissionDeniedError):
             await is_allowed_everything(transport)

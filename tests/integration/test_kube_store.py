@@ -74,68 +74,46 @@ def opened(stores: Kube, wire: Any, kind: KubeKind[Any] | None = None) -> KubeSt
     return KubeStore(wire, stores.discovery, kind, Incarnation("here"))
 
 
-class TestKeys:
-    async def test_a_key_has_the_namespace_and_the_name_of_the_object(
-        self, store: KubeStore, kube_namespace: str
-    ) -> None:
-        key = f"{kube_namespace}/shop"
-        created = await store.create(key, value("hi"))
-        assert created.key == key
-        assert (await store.get(key)).key == key
-        assert metadata_of(parse(created.value))["namespace"] == kube_namespace
-
-    async def test_a_key_of_another_namespace_is_refused(
-        self, stores: Kube, kube_namespace: str
-    ) -> None:
-        store = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
-        await store.create(f"{kube_namespace}/shop", value("hi"))
-        for call in (
-            store.get("default/shop"),
-            store.create("default/shop", value("hi")),
-            store.delete("default/shop"),
-            store.history("default/shop"),
-            store.patch_status("default/shop", {}),
-        ):
-            with pytest.raises(InvalidKeyError, match=kube_namespace):
-                await call
-
-    async def test_a_cluster_scoped_kind_declared_with_a_namespace_is_a_usage_error(
-        self, stores: Kube
-    ) -> None:
-        store = await stores.open(kube("v1", "Namespace", namespace="default"))
-        with pytest.raises(UsageError, match="cluster-scoped"):
-            await store.get("default/shop")
+async def test_a_key_has_the_namespace_and_the_name_of_the_object(
+    stores: Kube, kube_namespace: str
+) -> None:
+    """A kind that declares a namespace has only its keys, and locates manifests there."""
+    key = f"{kube_namespace}/shop"
+    store = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
+    created = await store.create(key, value("hi"))
+    assert created.key == key
+    assert (await store.get(key)).key == key
+    assert metadata_of(parse(created.value))["namespace"] == kube_namespace
+    for call in (
+        store.get("default/shop"),
+        store.create("default/shop", value("hi")),
+        store.delete("default/shop"),
+        store.history("default/shop"),
+        store.patch_status("default/shop", {}),
+    ):
+        with pytest.raises(InvalidKeyError, match=kube_namespace):
+            await call
+    assert await store.locate({"metadata": {"name": "shop"}}) == key
+    for wrong in ({"name": "shop", "namespace": "other"}, {"namespace": kube_namespace}, {}):
+        with pytest.raises(InvalidObjectError):
+            await store.locate({"metadata": wrong})
+    cluster_scoped = await stores.open(kube("v1", "Namespace", namespace="default"))
+    with pytest.raises(UsageError, match="cluster-scoped"):
+        await cluster_scoped.get("default/shop")
 
 
-class TestKinds:
-    async def test_a_manifest_without_a_namespace_gets_the_namespace_of_its_kind(
-        self, stores: Kube
-    ) -> None:
-        store = await stores.open(kube("v1", "ConfigMap", namespace="team-a"))
-        assert await store.locate({"metadata": {"name": "shop"}}) == "team-a/shop"
-        for wrong in ({"name": "shop", "namespace": "team-b"}, {"namespace": "team-a"}, {}):
-            with pytest.raises(InvalidObjectError):
-                await store.locate({"metadata": wrong})
-
-
-class TestMissingResources:
-    async def test_a_missing_kind_is_named(self, stores: Kube) -> None:
-        store = await stores.open(kube("v1", "ConfigMop"))
-        with pytest.raises(StoreMissingError, match="ConfigMap"):
-            await store.get("default/shop")
-
-    async def test_a_missing_namespace_is_named(self, store: KubeStore) -> None:
-        with pytest.raises(StoreMissingError, match="nowhere"):
-            await store.create("nowhere/shop", value("hi"))
-        with pytest.raises(StoreMissingError, match="nowhere"):
-            await store.apply(config("nowhere"), manager=OURS, uid="")
-
-    async def test_the_error_of_an_invalid_object_names_the_field(
-        self, store: KubeStore, kube_namespace: str
-    ) -> None:
-        wrong = {**config(kube_namespace), "data": {"a b": "c"}}
-        with pytest.raises(InvalidObjectError, match="a b"):
-            await store.apply(wrong, manager=OURS, uid="")
+async def test_what_is_missing_or_invalid_is_named(
+    stores: Kube, store: KubeStore, kube_namespace: str
+) -> None:
+    with pytest.raises(StoreMissingError, match="ConfigMap"):
+        await (await stores.open(kube("v1", "ConfigMop"))).get("default/shop")
+    with pytest.raises(StoreMissingError, match="nowhere"):
+        await store.create("nowhere/shop", value("hi"))
+    with pytest.raises(StoreMissingError, match="nowhere"):
+        await store.apply(config("nowhere"), manager=OURS, uid="")
+    wrong = {**config(kube_namespace), "data": {"a b": "c"}}
+    with pytest.raises(InvalidObjectError, match="a b"):
+        await store.apply(wrong, manager=OURS, uid="")
 
 
 class TestRequests:
@@ -159,17 +137,17 @@ class TestRequests:
         assert (entry["manager"], entry["operation"]) == (OURS, "Apply")
         assert entry["fieldsV1"] == {"f:data": {"f:text": {}}}
 
-    @pytest.mark.parametrize(
-        ("propagation", "finalizer"), [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")]
-    )
     async def test_a_deletion_uses_the_declared_propagation(
-        self, stores: Kube, kube_namespace: str, propagation: Any, finalizer: str
+        self, stores: Kube, kube_namespace: str
     ) -> None:
-        kind = kube("v1", "ConfigMap", propagation=propagation)
-        store = await stores.open(kind)
-        created = await store.apply(config(kube_namespace), manager=OURS, uid="")
-        await store.delete(created.key, revision=created.revision)
-        assert kind.metadata((await store.get(created.key)).value).finalizers == (finalizer,)
+        for propagation, finalizer in (("Foreground", "foregroundDeletion"), ("Orphan", "orphan")):
+            kind = kube("v1", "ConfigMap", propagation=propagation)  # type: ignore[arg-type]
+            store = await stores.open(kind)
+            wanted = config(kube_namespace, propagation.lower())
+            created = await store.apply(wanted, manager=OURS, uid="")
+            await store.delete(created.key, revision=created.revision)
+            left = kind.metadata((await store.get(created.key)).value)
+            assert left.finalizers == (finalizer,)
 
     async def test_a_deletion_without_a_revision_retries_after_concurrent_writes(
         self, stores: Kube, kube_namespace: str
@@ -191,19 +169,18 @@ class TestRequests:
         with pytest.raises(NotFoundError):
             await store.get(created.key)
 
-    @pytest.mark.parametrize("body", ["with uid", "without uid"])
     async def test_an_update_never_creates_even_if_the_server_would(
-        self, stores: Kube, kube_namespace: str, body: str
+        self, stores: Kube, kube_namespace: str
     ) -> None:
         store = await stores.open(kube("coordination.k8s.io/v1", "Lease"))
         created = await store.create(f"{kube_namespace}/turn", b'{"spec": {}}')
         read = await store.get(created.key)
         await store.delete(created.key)
-        value = read.value if body == "with uid" else b'{"spec": {}}'
-        with pytest.raises(ConflictError):
-            await store.update(created.key, value, revision=read.revision)
-        with pytest.raises(NotFoundError):
-            await store.get(created.key)
+        for value in (read.value, b'{"spec": {}}'):  # with and without its uid
+            with pytest.raises(ConflictError):
+                await store.update(created.key, value, revision=read.revision)
+            with pytest.raises(NotFoundError):
+                await store.get(created.key)
 
     async def test_an_update_of_a_metadata_only_kind_is_refused(
         self, stores: Kube, kube_namespace: str

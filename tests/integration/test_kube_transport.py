@@ -124,23 +124,19 @@ async def test_the_error_names_a_server_that_refuses_connections() -> None:
     assert not isinstance(raised.value, StoreTimeoutError)  # the write certainly had no effect
 
 
-async def test_retry_after_of_the_server_is_respected() -> None:
-    answers = in_turn(busy(429, **{"Retry-After": "1"}), OK)
-    async with answering(answers) as server, connecting(to(server.url)) as transport:
-        clock = asyncio.get_running_loop().time
-        begun = clock()
-        await transport.call("GET", PATH)
-        assert clock() - begun >= 1.0
-
-
-async def test_attempts_are_bounded() -> None:
+async def test_attempts_are_bounded_and_retry_after_is_respected() -> None:
     async with (
         answering(in_turn(busy(503))) as server,
         connecting(to(server.url, attempts_max=3)) as transport,
     ):
         with pytest.raises(StoreError, match=r"cannot get configmaps 'one'.*busy"):
             await transport.call("GET", PATH)
-    assert len(server.requests) == 3
+        assert len(server.requests) == 3
+        server.handler = in_turn(busy(429, **{"Retry-After": "1"}), OK)
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        await transport.call("GET", PATH)
+        assert clock() - begun >= 1.0
 
 
 async def test_a_call_ends_at_its_deadline_and_a_write_has_an_unknown_outcome() -> None:
@@ -356,12 +352,17 @@ def raw(content: bytes, *, ends: bool = False) -> Handler:
     return handle
 
 
-async def test_a_response_without_a_length_ends_with_its_connection() -> None:
-    old = raw(b'HTTP/1.0 200 OK\r\n\r\n{"a": 1}', ends=True)
+async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
+    old = raw(b'HTTP/1.0 200 OK\r\n\r\n{"a": 1}', ends=True)  # its end is the body's
     async with answering(old) as server, connecting(to(server.url)) as transport:
         assert (await transport.call("GET", "/a")).body == b'{"a": 1}'
         assert (await transport.call("GET", "/b")).body == b'{"a": 1}'
-    assert len(server.connections) == 2
+        assert len(server.connections) == 2
+        last = web.Response(body=b"{}", headers={"Connection": "close"})
+        server.handler = in_turn(last, OK)
+        await transport.call("POST", "/a")
+        await transport.call("POST", "/b")
+        assert len(server.connections) == 4
 
 
 def response(body: bytes, *headers: str) -> bytes:
@@ -378,19 +379,13 @@ async def test_a_response_to_no_request_is_not_taken_for_the_next_one() -> None:
     assert len(server.connections) == 2
 
 
-async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
-    last = web.Response(body=b"{}", headers={"Connection": "close"})
-    async with answering(in_turn(last, OK)) as server, connecting(to(server.url)) as transport:
-        await transport.call("POST", "/a")
-        await transport.call("POST", "/b")
-    assert len(server.connections) == 2
-
-
-async def test_headers_above_the_limit_are_refused() -> None:
+async def test_a_response_that_is_not_http_is_reported() -> None:
     endless = raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 100_000)
-    async with answering(endless) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(StoreTimeoutError, match="the response is not HTTP"):
-            await transport.call("POST", "/a")
+    ssh_banner = raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ends=True)
+    for response in (endless, ssh_banner):
+        async with answering(response) as server, connecting(to(server.url)) as transport:
+            with pytest.raises(StoreTimeoutError, match="the response is not HTTP"):
+                await transport.call("POST", "/a")
 
 
 @asynccontextmanager
@@ -427,13 +422,6 @@ async def test_a_connection_is_not_used_for_another_server() -> None:
         await eventually(connection.is_closing)
         await get(pool, access, "/c")
     assert (first_server.requests, second_server.requests) == (["GET /a", "GET /c"], ["GET /b"])
-
-
-async def test_a_server_of_another_protocol_is_reported() -> None:
-    ssh_banner = raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ends=True)
-    async with answering(ssh_banner) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(StoreTimeoutError, match="the response is not HTTP"):
-            await transport.call("POST", "/a")
 
 
 async def test_a_proxy_gets_the_address_of_a_server_without_tls(tmp_path: Path) -> None:

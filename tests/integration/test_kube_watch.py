@@ -114,38 +114,22 @@ class TestListing:
             assert await store.get(stored.key) == stored
 
 
-class TestSelecting:
-    @pytest.fixture
-    async def part(self, stores: Kube, kube_namespace: str) -> KubeStore:
-        return await stores.open(
-            kube("v1", "ConfigMap", namespace=kube_namespace, labels={"a": "1"})
-        )
-
-    async def test_only_objects_with_the_labels_have_events(
-        self, stores: Kube, part: KubeStore, kube_namespace: str
-    ) -> None:
-        keys = [f"{kube_namespace}/{name}" for name in ("in", "out", "later")]
-        store = await stores.open(CONFIGS)
-        await store.create(keys[0], value(a="1"))
-        await store.create(keys[1], value(a="2"))
-        async with part.watch() as events:
-            assert list(shown(await listing(events))) == [keys[0]]
-            await put(store, keys[1])
-            created = await store.create(keys[2], value(a="1"))
-            assert await take(events, 1) == [Applied(created)]
-
-    async def test_an_object_that_loses_its_label_is_a_deleted_event_until_it_matches_again(
-        self, stores: Kube, part: KubeStore, kube_namespace: str
-    ) -> None:
-        key = f"{kube_namespace}/shop"
-        store = await stores.open(CONFIGS)
-        created = await store.create(key, value(a="1"))
-        async with part.watch() as events:
-            await listing(events)
-            unlabelled = await store.update(key, value(), revision=created.revision)
-            assert await take(events, 1) == [Deleted(key, unlabelled.revision)]
-            matching = await store.update(key, value(a="1"), revision=unlabelled.revision)
-            assert await take(events, 1) == [Applied(matching)]
+async def test_only_objects_with_the_labels_have_events(stores: Kube, kube_namespace: str) -> None:
+    """An object that loses its label is a deleted event, until it matches again."""
+    keys = [f"{kube_namespace}/{name}" for name in ("in", "out", "later")]
+    store = await stores.open(CONFIGS)
+    created = await store.create(keys[0], value(a="1"))
+    await store.create(keys[1], value(a="2"))
+    part = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace, labels={"a": "1"}))
+    async with part.watch() as events:
+        assert list(shown(await listing(events))) == [keys[0]]
+        await put(store, keys[1])
+        later = await store.create(keys[2], value(a="1"))
+        assert await take(events, 1) == [Applied(later)]
+        unlabelled = await store.update(keys[0], value(), revision=created.revision)
+        assert await take(events, 1) == [Deleted(keys[0], unlabelled.revision)]
+        matching = await store.update(keys[0], value(a="1"), revision=unlabelled.revision)
+        assert await take(events, 1) == [Applied(matching)]
 
 
 class TestEnding:

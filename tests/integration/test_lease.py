@@ -52,19 +52,13 @@ async def leads(participation: Participation) -> bool:
     return participation.leadership.leads
 
 
-async def test_the_first_session_creates_the_bucket_and_leads(nats: Nats, admin: Admin) -> None:
+async def test_a_stopped_leader_leaves_a_record_that_names_nobody(nats: Nats, admin: Admin) -> None:
     with pytest.raises(Refused):
         await admin.info(BUCKET)
-    async with taking_part(nats) as participation:
-        await eventually(lambda: leads(participation))
-        config = (await admin.info(BUCKET))["config"]
-        assert config["max_msgs_per_subject"] == 1
-        assert config["allow_msg_ttl"] is True
-
-
-async def test_a_stopped_leader_leaves_a_record_that_names_nobody(nats: Nats, admin: Admin) -> None:
     async with taking_part(nats, ttl_s=1.0) as participation:
         await eventually(lambda: leads(participation))
+        config = (await admin.info(BUCKET))["config"]
+        assert (config["max_msgs_per_subject"], config["allow_msg_ttl"]) == (1, True)
     record = msgspec.json.decode((await admin.entry(BUCKET, RECORD)).value)
     assert record["members"] == {}
 

@@ -30,6 +30,10 @@ def permitting(permissions: str) -> str:
     return f"authorization {{ timeout: 60, users: [ {user} ] }}"
 
 
+def ann(server: NatsServer) -> NatsOptions:
+    return NatsOptions(servers=(server.url,), user="ann", password="x", request_timeout_s=3600)
+
+
 async def test_refusals_become_natsctl_errors(nats_server: NatsServer) -> None:
     async with connect(nats_server.url) as connection:
         with pytest.raises(StoreMissingError, match="stream not found"):
@@ -72,62 +76,41 @@ async def test_a_request_has_a_deadline(nats_server: NatsServer) -> None:
 
 
 async def test_a_forbidden_request_fails_at_once_and_names_the_subject(tmp_path: Path) -> None:
-    deny = 'publish: { deny: ["$JS.API.STREAM.INFO.>"] }'
-    config = permitting(deny)
-    async with NatsServer(tmp_path, config=config) as server:
-        options = NatsOptions(
-            servers=(server.url,), user="ann", password="x", request_timeout_s=3600
-        )
-        async with connect(options) as connection:
-            with pytest.raises(PermissionDeniedError, match=r"publish to \$JS.API.STREAM.INFO.Ab"):
-                await connection.api("STREAM.INFO.Ab")
-            assert await works(connection)
-            assert connection.losses == 0
+    config = permitting('publish: { deny: ["$JS.API.STREAM.INFO.>"] }')
+    async with NatsServer(tmp_path, config=config) as server, connect(ann(server)) as connection:
+        with pytest.raises(PermissionDeniedError, match=r"publish to \$JS.API.STREAM.INFO.Ab"):
+            await connection.api("STREAM.INFO.Ab")
+        assert await works(connection)
+        assert connection.losses == 0
 
 
 async def test_a_missing_inbox_permission_is_an_error_with_advice(tmp_path: Path) -> None:
-    allow = 'subscribe: { allow: ["_MINE.>"] }'
-    config = permitting(allow)
+    config = permitting('subscribe: { allow: ["_MINE.>"] }')
     async with NatsServer(tmp_path, config=config) as server:
-        options = NatsOptions(
-            servers=(server.url,), user="ann", password="x", request_timeout_s=3600
-        )
-        async with connect(options) as connection:
+        async with connect(ann(server)) as connection:
             for _ in range(2):
                 with pytest.raises(PermissionDeniedError, match=r"allow _INBOX\.>"):
                     await connection.api("INFO")
-        async with connect(NatsOptions(inbox_prefix="_MINE").over(options)) as connection:
+        async with connect(NatsOptions(inbox_prefix="_MINE").over(ann(server))) as connection:
             assert await works(connection)
 
 
 async def test_may_subscribe_reports_the_permissions_of_the_user(tmp_path: Path) -> None:
+    """A forbidden subscription is a background error with the exact subject."""
     config = permitting('publish: ["other"], subscribe: ["_INBOX.>", "Known.*"]')
-    async with (
-        NatsServer(tmp_path, config=config) as server,
-        connect(server.url.replace("//", "//ann:x@")) as connection,
-    ):
+    async with NatsServer(tmp_path, config=config) as server, connect(ann(server)) as connection:
         for _ in range(20):
             assert await connection.may_subscribe("Known.thing")
             assert not await connection.may_subscribe("Secret.thing")
         assert connection.state().errors == 0
-        server.kill()
-        with pytest.raises(StoreError):
-            await connection.may_subscribe("Known.thing")
-
-
-async def test_a_forbidden_subscription_is_a_background_error_with_the_exact_subject(
-    tmp_path: Path,
-) -> None:
-    config = permitting('publish: ["other"], subscribe: ["_INBOX.>"]')
-    async with (
-        NatsServer(tmp_path, config=config) as server,
-        connect(server.url.replace("//", "//ann:x@")) as connection,
-    ):
         await connection.client.subscribe("Secret.Thing")
         await eventually(lambda: connection.state().errors)
         assert connection.state().last_error == (
             "this NATS user may not subscribe to Secret.Thing: allow it in the user's permissions"
         )
+        server.kill()
+        with pytest.raises(StoreError):
+            await connection.may_subscribe("Known.thing")
 
 
 async def test_an_answer_does_not_wait_behind_the_messages_of_a_watch(cut_proxy: CutProxy) -> None:

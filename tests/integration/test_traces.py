@@ -60,8 +60,9 @@ async def test_each_operation_on_a_key_is_a_span(store: Store, recorded: Recordi
 
 
 async def test_a_conflict_is_an_error_of_the_span_and_a_missing_key_is_not(
-    store: Store, recorded: Recording
+    nats: Nats, nats_server: NatsServer, store: Store, recorded: Recording
 ) -> None:
+    """A request that times out is one too."""
     await store.create("a", b"{}")
     with sync_span("things", dict):
         with pytest.raises(ConflictError):
@@ -72,6 +73,14 @@ async def test_a_conflict_is_an_error_of_the_span_and_a_missing_key_is_not(
     (get,) = recorded.named("kv get things")
     assert update.status.description == "ConflictError: a of things changed since it was read"
     assert get.status.status_code is StatusCode.UNSET
+    nats_server.pause()
+    try:
+        with sync_span("things", dict), pytest.raises(StoreTimeoutError):
+            await nats.connection.api("STREAM.INFO.KV_things", timeout_s=0.05)
+    finally:
+        nats_server.resume()
+    late = recorded.named("jetstream STREAM.INFO")[-1]
+    assert str(late.status.description).startswith("StoreTimeoutError: $JS.API.STREAM.INFO")
 
 
 def to(url: str) -> KubeOptions:
@@ -129,16 +138,3 @@ async def test_no_span_contains_a_secret(recorded: Recording) -> None:
     assert len(recorded.spans) == 3
     assert all("***" in str(span.status.description) for span in recorded.spans)
     assert all("s3cret" not in span.to_json() for span in recorded.spans)
-
-
-async def test_a_request_that_times_out_is_an_error_of_its_span(
-    nats: Nats, nats_server: NatsServer, store: Store, recorded: Recording
-) -> None:
-    nats_server.pause()
-    try:
-        with sync_span("things", dict), pytest.raises(StoreTimeoutError):
-            await nats.connection.api("STREAM.INFO.KV_things", timeout_s=0.05)
-    finally:
-        nats_server.resume()
-    (request,) = recorded.named("jetstream STREAM.INFO")
-    assert str(request.status.description).startswith("StoreTimeoutError: $JS.API.STREAM.INFO")

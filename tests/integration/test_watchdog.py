@@ -17,6 +17,7 @@ from natsctl.daemon.metrics import families
 from natsctl.daemon.settings.settings import Address
 from natsctl.daemon.watchdog import Stall, Watchdog
 from natsctl.testing import running
+from tests.support.controllers.app_controller import Apps, app_client
 from tests.support.eventually import eventually
 
 LIMIT_S = 30.0
@@ -170,3 +171,30 @@ async def test_a_running_loop_is_never_reported_as_blocked(
         async with running(Frozen()) as harness:
             await harness.run_until_idle()
     assert (watchdog.stalls, caplog.text) == ({}, "")
+
+
+# ---- workers whose handlers never wait leave time to other tasks
+
+KEYS = 2000
+TURN_S = 0.004  # the longest work in one turn of the event loop
+
+
+class Busy(Apps):
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        return None
+
+
+async def test_handlers_that_never_wait_do_not_block_the_event_loop() -> None:
+    async with running(controller := Busy()) as harness:
+        for number in range(KEYS):
+            await app_client(harness).app(f"k{number}")
+        await harness.run_until_idle()
+        controller.syncs.clear()
+        harness.runtime.resync()
+        begun, iterations = time.thread_time(), 0  # thread time excludes other processes
+        while len(controller.syncs) < KEYS:
+            await asyncio.sleep(0)
+            iterations += 1
+        taken_s = time.thread_time() - begun
+    assert iterations >= taken_s / TURN_S / 10
