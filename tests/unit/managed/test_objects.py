@@ -85,10 +85,8 @@ async def test_functions_make_a_client(managed: Managed[Any]) -> None:
     names = ("observe", "create", "update", "delete")
     client = ExternalClientFns[Any](**{f"{name}_fn": recording(name) for name in names})
     assert isinstance(client, ExternalClient)
-    assert await client.observe(managed) == Observation(exists=True)
-    await client.create(managed)
-    await client.update(managed)
-    await client.delete(managed)
+    for name in names:
+        assert await getattr(client, name)(managed) in (Observation(exists=True), None)
     assert called == list(names)
 
 
@@ -96,12 +94,10 @@ async def test_the_nop_client_observes_nothing_and_does_nothing(managed: Managed
     connecter = NopDisconnecter(NopConnecter())
     client = await connecter.connect(managed)
     assert isinstance(client, NopClient)
-    assert await client.observe(managed) == Observation(
-        exists=False, up_to_date=False, late_initialized=False, diff=""
-    )
-    await client.create(managed)
-    await client.update(managed)
-    await client.delete(managed)
+    observed = await client.observe(managed)
+    assert observed == Observation(exists=False, up_to_date=False, late_initialized=False, diff="")
+    for call in (client.create, client.update, client.delete):
+        await call(managed)
     await connecter.disconnect()
     assert managed.changed_annotations == {}
 

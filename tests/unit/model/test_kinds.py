@@ -185,28 +185,27 @@ SECRETS = kube("v1", "Secret")
 LIMITS = kv(bytes, bucket="limits", history=7)
 
 
-def test_a_part_of_a_bucket_has_the_same_options_and_other_keys() -> None:
+def test_a_part_has_the_same_options_and_other_keys() -> None:
     part = LIMITS.part("eu.>")
     assert (part.bucket, part.history, part.keys) == ("limits", 7, "eu.>")
-    assert (part.holds("eu.a"), part.holds("us.a"), LIMITS.holds("us.a")) == (True, False, True)
+    only = SECRETS.only("x/a")
+    assert (only.namespace, only.object_name, SECRETS.object_name) == ("x", "a", None)
+    only = kube("v1", "Node").only("n1")
+    assert (only.namespace, only.object_name) == (None, "n1")
 
 
-def test_a_part_of_a_kind_may_be_one_object() -> None:
-    part = SECRETS.only("x/a")
-    assert (part.namespace, part.object_name) == ("x", "a")
-    assert (part.holds("x/a"), part.holds("x/b"), part.holds("y/a")) == (True, False, False)
-    assert SECRETS.object_name is None
-
-
-def test_a_part_of_a_cluster_scoped_kind_may_be_one_object() -> None:
-    part = kube("v1", "Node").only("n1")
-    assert (part.namespace, part.object_name) == (None, "n1")
-    assert (part.holds("n1"), part.holds("n2")) == (True, False)
-
-
-def test_a_kind_may_be_declared_with_an_object_name() -> None:
-    kind = kube("v1", "Secret", name="a")
-    assert (kind.holds("x/a"), kind.holds("y/a"), kind.holds("x/b")) == (True, True, False)
+@pytest.mark.parametrize(
+    ("kind", "held", "others"),
+    [
+        (LIMITS, ["eu.a", "us.a"], []),
+        (LIMITS.part("eu.>"), ["eu.a"], ["us.a"]),
+        (SECRETS.only("x/a"), ["x/a"], ["x/b", "y/a"]),
+        (kube("v1", "Node").only("n1"), ["n1"], ["n2"]),
+        (kube("v1", "Secret", name="a"), ["x/a", "y/a"], ["x/b"]),
+    ],
+)
+def test_a_part_holds_its_keys_only(kind: Kind[Any], held: list[str], others: list[str]) -> None:
+    assert [kind.holds(key) for key in held + others] == [True] * len(held) + [False] * len(others)
 
 
 def test_a_key_outside_a_part_is_refused() -> None:

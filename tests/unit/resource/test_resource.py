@@ -37,7 +37,7 @@ class TestKey:
         assert (Key(key).namespace, Key(key).name) == (namespace, name)
 
 
-async def test_an_event_has_an_object_unless_it_is_a_sync() -> None:
+async def test_an_event_has_an_object_unless_it_is_a_sync_and_is_done_once() -> None:
     async with resource_harness("team/shop") as harness, harness.resource.events() as events:
         event = await anext(events)
         without = await anext(events)
@@ -46,16 +46,9 @@ async def test_an_event_has_an_object_unless_it_is_a_sync() -> None:
         with pytest.raises(UsageError, match="a sync event has no object"):
             assert without.object
         event.done()
-        without.done()
-
-
-async def test_done_can_be_called_once() -> None:
-    async with resource_harness("team/shop") as harness, harness.resource.events() as events:
-        event = await anext(events)
-        event.done()
         with pytest.raises(UsageError, match="<upsert team/shop> is already marked done"):
             event.done()
-        await synced(events)
+        without.done()
 
 
 async def test_an_exception_that_is_no_error_returns_the_event_to_its_queue() -> None:
@@ -78,20 +71,16 @@ async def harness() -> AsyncIterator[ResourceHarness]:
         yield harness
 
 
-async def test_get_by_key_returns_an_object_or_none(harness: ResourceHarness) -> None:
+async def test_the_store_has_the_newest_objects(harness: ResourceHarness) -> None:
     store = await harness.resource.store()
-    obj = store.get_by_key("a")
-    assert obj is not None
-    assert obj.spec.text == "hi"
-    assert store.get_by_key("c") is None
-
-
-async def test_the_store_follows_changes(harness: ResourceHarness) -> None:
-    store = await harness.resource.store()
+    assert [obj.spec.text for obj in store.list()] == ["hi", "hi"]
+    assert sorted(store.iter_keys()) == ["a", "b"]
     await harness.put("a", "new")
     await harness.delete("b")
     await asyncio.sleep(1)
-    assert [obj.spec.text for obj in store.list()] == ["new"]
+    obj = store.get_by_key("a")
+    assert obj is not None
+    assert (obj.spec.text, store.get_by_key("b"), len(store)) == ("new", None, 1)
 
 
 async def test_changes_to_a_returned_object_are_not_shared() -> None:
@@ -131,10 +120,3 @@ async def test_get_finds_a_kubernetes_object_by_its_metadata(namespace: str, key
         store: ResourceStore[dict[str, object]] = await untyped.store()
         assert store.get({"metadata": metadata}) == manifest
         assert store.get({"metadata": {**metadata, "name": "other"}}) is None
-
-
-async def test_the_store_lists_objects_and_keys(harness: ResourceHarness) -> None:
-    store = await harness.resource.store()
-    assert [obj.spec.text for obj in store.list()] == ["hi", "hi"]
-    assert sorted(store.iter_keys()) == ["a", "b"]
-    assert len(store) == 2

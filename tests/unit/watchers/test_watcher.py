@@ -33,26 +33,23 @@ def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:  # t
     return Snapshot(kind, Stored("berlin", 7, value), MemoryStore(kind))
 
 
-async def test_each_action_calls_its_function() -> None:
+@pytest.mark.parametrize(
+    ("functions", "calls"),
+    [
+        ("add update delete", ["add berlin one", "update berlin one two", "delete berlin two"]),
+        ("update", ["update berlin one two"]),
+    ],
+)
+async def test_each_action_calls_its_function_if_there_is_one(
+    functions: str, calls: list[str]
+) -> None:
     recording = RecordingWatcher()
-    watcher = SimpleWatcher(
-        add_func=recording.add, update_func=recording.update, delete_func=recording.delete
-    )
-    created, updated = snapshot(site("one")), snapshot(site("two"))
+    given: Any = {f"{name}_func": getattr(recording, name) for name in functions.split()}
+    watcher, (created, updated) = SimpleWatcher(**given), map(snapshot, (site("one"), site("two")))
     await watcher.add(created)
     await watcher.update(created, updated)
     await watcher.delete(updated)
-    assert recording.calls == ["add berlin one", "update berlin one two", "delete berlin two"]
-
-
-async def test_an_action_without_a_function_is_ignored() -> None:
-    recording = RecordingWatcher()
-    watcher = SimpleWatcher(update_func=recording.update)
-    created = snapshot(site("one"))
-    await watcher.add(created)
-    await watcher.delete(created)
-    await watcher.update(created, created)
-    assert recording.calls == ["update berlin one one"]
+    assert recording.calls == calls
 
 
 def test_a_snapshot_shows_an_object_at_one_revision() -> None:
@@ -90,22 +87,19 @@ def dequeues(
     )
 
 
-def delays(policy: RetryPolicy) -> list[float | None]:
-    """Return the delays of all retries until the policy drops."""
-    delays_s: list[float | None] = []
-    while isinstance(decision := policy(ValueError("reason"), len(delays_s) + 1), Retry):
-        delays_s.append(decision.after)
-    assert decision == Drop()
-    return delays_s
-
-
-def test_the_default_policy_retries_six_times() -> None:
-    assert delays(DEFAULT_RETRY_POLICY) == [5, 10, 20, 40, 80, 160]
-
-
-def test_the_first_delay_and_the_last_attempt_are_options() -> None:
-    assert delays(exponential_backoff_retry_policy(0.5, 2)) == [0.5, 1, 2]
-    assert delays(exponential_backoff_retry_policy(3, 0)) == [3]
+@pytest.mark.parametrize(
+    ("policy", "delays_s"),
+    [
+        (DEFAULT_RETRY_POLICY, [5, 10, 20, 40, 80, 160]),
+        (exponential_backoff_retry_policy(0.5, 2), [0.5, 1, 2]),
+        (exponential_backoff_retry_policy(3, 0), [3]),
+    ],
+)
+def test_a_policy_retries_with_backoff_and_then_drops(
+    policy: RetryPolicy, delays_s: list[float]
+) -> None:
+    decisions = [policy(ValueError("reason"), count + 1) for count in range(len(delays_s) + 1)]
+    assert decisions == [*map(Retry, delays_s), Drop()]
 
 
 @pytest.mark.parametrize("retry", ResourceAction)

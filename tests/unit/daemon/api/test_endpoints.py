@@ -217,7 +217,7 @@ async def test_a_large_plan_lists_the_first_orphans_and_counts_the_others() -> N
     async with running(Apps()) as harness:
         apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
         await apps.create("a", app())
-        for number in range(ORPHANS_MAX + 500):
+        for number in range(ORPHANS_MAX + 100):
             owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": f"o{number:05}"}
             lost = {"metadata": {"labels": owner}, "spec": {}}
             await parts.create(f"p{number:05}", msgspec.json.encode(lost))
@@ -228,30 +228,30 @@ async def test_a_large_plan_lists_the_first_orphans_and_counts_the_others() -> N
             ["p00000", "p00001"],
             ORPHANS_MAX,
         )
-        assert plan.more == 500
-        assert f"{ORPHANS_MAX + 500} objects would go" in plan.refused
+        assert plan.more == 100
+        assert f"{ORPHANS_MAX + 100} objects would go" in plan.refused
         removed = await client(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
         assert len(removed.orphans) == ORPHANS_MAX
         await asyncio.sleep(1)  # the cache sees the last deletion
         second_plan = await client(Verb.GC_PLAN, "", ControllerPlan)
-        assert (len(second_plan.orphans), second_plan.more) == (500, 0)
+        assert (len(second_plan.orphans), second_plan.more) == (100, 0)
 
 
-async def test_explain_and_tree_fit_into_a_message_for_a_primary_with_6000_secondaries() -> None:
+async def test_explain_and_tree_fit_into_a_message_for_a_primary_with_3000_secondaries() -> None:
     async with running(Apps()) as harness:
         apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
         await apps.create("a", app())
         owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "a"}
         mine = msgspec.json.encode({"metadata": {"labels": owner}, "spec": {}})
-        for number in range(6_000):
-            await parts.create(f"{number:0200}", mine)
+        for number in range(3_000):
+            await parts.create(f"{number:0400}", mine)
         await harness.run_until_idle()
         client = Client(harness)
         explanation = await client(Verb.EXPLAIN, "a", KeyExplanation)
-        assert len(explanation.owned["App.parts"]) + explanation.owned_more == 6_001
+        assert len(explanation.owned["App.parts"]) + explanation.owned_more == 3_001
         assert len(explanation.owned["App.parts"]) == OWNED_MAX
         top = await client(Verb.TREE, "a", Branch)
-        assert len(top.branches) + top.more == 6_001
+        assert len(top.branches) + top.more == 3_001
         assert top.more > 0
         assert len(msgspec.json.encode(top)) <= PAYLOAD_MAX
 
