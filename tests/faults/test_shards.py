@@ -24,7 +24,7 @@ from tests.support.servers.nats_server import NatsServer
 
 SHARES = 256
 SLOW = "shares for another process are still worked on"
-KEYS = [f"k{number}" for number in range(40)]
+KEYS = [f"k{number}" for number in range(30)]
 TTL_S = 6.0
 LONG_TTL_S = 30.0  # a member that is stopped for ten seconds keeps its keys
 WITHIN_S = 120.0
@@ -43,7 +43,7 @@ async def test_keys_are_spread_evenly_after_joins_stops_kills_and_pauses(
         first_member, second_member, third_member = group.members
         await wait_until_shared(group, KEYS)
 
-        new = [f"new{number}" for number in range(20)]
+        new = [f"new{number}" for number in range(10)]
         async with Admin(nats_server.url) as admin:  # a fourth member joins while keys are put
             putting = asyncio.create_task(put_slowly(admin, new))
             four = await group.join()
@@ -96,8 +96,8 @@ async def test_members_share_again_after_outages_and_leave_nothing_when_they_sto
 
         for member in group.members:
             assert await member.end(signal.SIGTERM) == 0
-        await eventually(lambda: no_consumers(admin))
-        await eventually(lambda: no_record(admin))
+        await eventually(lambda: no_consumers(admin), every_s=0.1)
+        await eventually(lambda: no_record(admin), every_s=0.3)
 
 
 async def test_people_see_who_gives_up_shares_and_since_when(

@@ -14,6 +14,7 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 KEYS = ("a", "b", "c", "d")
+POLL_S = 0.03
 LEADING = "leading  controller="
 
 
@@ -54,7 +55,7 @@ class Member:
             assert self._process.returncode is None, new_lines
             return any(text in new_lines for text in ("standing by", LEADING, "sharing keys"))
 
-        await eventually(ready)
+        await eventually(ready, every_s=POLL_S)
 
     async def end(self, signal_number: signal.Signals) -> int:
         """Send the signal if the process runs, and return its exit code."""
@@ -125,14 +126,16 @@ class ProcessGroup:
             candidates = (member for member in self.members if member is not other_than)
             return next((member for member in candidates if member.begun(since)), None)
 
-        member = await eventually(working_member)
+        member = await eventually(working_member, every_s=POLL_S)
         assert member is not None
         return member
 
     async def progress(self, *members: Member, syncs: int = 20) -> None:
         """Wait until the members together have begun this many more syncs."""
         since = self.recorded
-        await eventually(lambda: sum(member.begun(since) for member in members) >= syncs)
+        await eventually(
+            lambda: sum(member.begun(since) for member in members) >= syncs, every_s=POLL_S
+        )
 
     def check(self) -> None:
         """Raise `Overlap` if two processes synced one key at the same time."""
