@@ -138,7 +138,9 @@ async def test_an_edge_catches_up_after_it_has_lost_its_hub(
             await put(above, "cafe", "coffee")
             await above.delete("sites", "blog")
             await eventually(
-                lambda: shows(shop="good morning", cafe="coffee", blog=None), within_s=PATIENCE_S
+                lambda: shows(shop="good morning", cafe="coffee", blog=None),
+                within_s=PATIENCE_S,
+                every_s=0.5,  # the servers try again after 40 s
             )
             pages = await below.entries("pages")
             assert {key for key, page in pages.items() if not page.marker} == {"shop", "cafe"}

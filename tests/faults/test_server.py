@@ -1,12 +1,13 @@
 """A controller survives a server that is killed, restarted and paused."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from natsctl import StoreError
+from natsctl import StoreError, UsageError
 from tests.support.clients.nats_admin import Admin
-from tests.support.controllers.bulk_reader import PADDING, Readers, settled, taken_in, write
+from tests.support.controllers.bulk_reader import PADDING, Readers, settled, write
 from tests.support.controllers.copy_controller import THINGS, Thing, ThingSpec
 from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import nats_test_bed, no_consumers, running
@@ -27,21 +28,34 @@ async def test_a_controller_converges_after_kills_of_the_server_under_writes(
         await bed.settled()
 
 
-async def test_a_controller_converges_after_kills_of_the_server_during_relists(
+async def test_a_controller_converges_after_kills_of_the_server_during_lists(
     nats_server: NatsServer,
 ) -> None:
     controller = Readers()
+    count = 2_000
     async with Admin(nats_server.url) as admin:
-        async with running(controller, nats_server.url):
-            for number in range(10_000):
-                await write(admin, f"k{number}", PADDING)
-            await eventually(lambda: taken_in(controller, 10_000))
+        await admin.create(THINGS, max_msgs_per_subject=1)
+        for number in range(count):
+            await write(admin, f"k{number}", PADDING)
+
+        async def kill_four_times() -> None:
+            await eventually(begun, every_s=0)
             for number in range(4):
                 nats_server.kill()
                 await nats_server.start()
                 await admin.put(THINGS, f"k{number}", {"spec": {"text": "new"}})
                 await eventually(admin.consumers, every_s=0)
-            await eventually(lambda: settled(controller, admin), every_s=0.2)
+
+        def begun() -> bool:
+            with suppress(UsageError):  # the bucket isn't open yet
+                return 0 < len(tuple(controller.things.informer.table.shown)) < count
+            return False
+
+        async with asyncio.TaskGroup() as group:
+            killing = group.create_task(kill_four_times())
+            async with running(controller, nats_server.url):
+                await killing
+                await eventually(lambda: settled(controller, admin), every_s=0.2)
         assert not controller.sights.gone
         await eventually(lambda: no_consumers(admin))
 
