@@ -17,7 +17,7 @@ REPLICATED = copies_of(replicas=3)
 
 async def leader(bed: NatsTestBed, cluster: NatsCluster, bucket: str = THINGS) -> NatsServer:
     """Return the server that leads the bucket."""
-    info = await bed.admin.info(bucket)
+    info = await bed.hasty.info(bucket)
     return cluster[info["cluster"]["leader"]]
 
 
@@ -29,8 +29,8 @@ async def connected(bed: NatsTestBed, cluster: NatsCluster) -> NatsServer:
 
 async def consumers(bed: NatsTestBed, cluster: NatsCluster) -> NatsServer:
     """Return the server that leads the consumer of the primary bucket."""
-    (name,) = (await bed.admin.consumers())[f"KV_{THINGS}"]
-    info = await bed.admin.api(f"CONSUMER.INFO.KV_{THINGS}.{name}")
+    (name,) = (await bed.hasty.consumers())[f"KV_{THINGS}"]
+    info = await bed.hasty.api(f"CONSUMER.INFO.KV_{THINGS}.{name}")
     return cluster[info["cluster"]["leader"]]
 
 
@@ -56,7 +56,7 @@ async def another_leads(bed: NatsTestBed, node: NatsServer) -> AsyncIterator[Non
 
     async def led() -> bool:
         with suppress(*FAILURES):
-            leader_name = (await bed.admin.info(THINGS))["cluster"].get("leader")
+            leader_name = (await bed.hasty.info(THINGS))["cluster"].get("leader")
             return leader_name not in {None, node.name}
         return False
 
@@ -129,7 +129,7 @@ async def test_controllers_collect_garbage_and_start_while_servers_are_down(
 async def is_purged(bed: NatsTestBed, key: str) -> bool:
     """Purge the thing, and return whether a leader has done so."""
     with suppress(*FAILURES):
-        await bed.admin.purge(THINGS, key)
+        await bed.hasty.purge(THINGS, key)
         return True
     return False
 
@@ -145,8 +145,8 @@ async def kill_leader(bed: NatsTestBed, cluster: NatsCluster, bucket: str) -> Na
     async def led() -> bool:
         with suppress(*FAILURES):
             for name in (THINGS, COPIES, bucket):
-                await bed.admin.info(name)
-            await bed.admin.api("STREAM.NAMES", {})
+                await bed.hasty.info(name)
+            await bed.hasty.api("STREAM.NAMES", {})
             return True
         return False
 

@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import msgspec
 from nats.aio.client import Client
@@ -15,12 +17,15 @@ from nats.errors import NoRespondersError
 
 from natsctl.jetstream.reader import OneTimeClient, parse_headers
 
+T = TypeVar("T")
+
 ANSWER_S = 30.0  # a machine that stops for some seconds fails no test
 AGAIN_S = 2.0  # for an answer, before a read is sent again
 CONNECT_S = 5
 CLOSE_S = 2.0
 PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write that no server received is sent again
 NO_MESSAGE = 10037
+READ = re.compile(r"(STREAM|CONSUMER)\.(INFO|NAMES|MSG\.GET)\b")  # requests that change nothing
 BATCH = (
     1_000  # writes per acknowledgement: a stream drops messages above its rate; messages per read
 )
@@ -56,14 +61,19 @@ async def _ignore(_error: Exception) -> None:
 
 
 class Admin:
-    """Connects to the first server that answers. Every call raises if none does in *answer_s*."""
+    """Connects to the first server that answers. Every call raises if none does.
+
+    A call that may fail and is repeated can wait *answer_s* only for an answer.
+    """
 
     def __init__(self, url: str, *, answer_s: float = ANSWER_S) -> None:
         self.url = url
+        self._urls = url.split(",")  # those that have just failed come last
         self._answer_s = answer_s
         self._client: OneTimeClient | None = None
         self._written = 0
         self._connecting = asyncio.Lock()
+        self._connect_s = len(self._urls) * CONNECT_S
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,7 +83,12 @@ class Admin:
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send a request to the JetStream API. Raises if the server refuses or is silent."""
-        return await self.request(f"$JS.API.{endpoint}", b"" if body is None else encoded(body))
+        subject, payload = f"$JS.API.{endpoint}", b"" if body is None else encoded(body)
+        if READ.match(endpoint):
+            return await self._repeated(
+                lambda answer_s: self.request(subject, payload, answer_s=answer_s)
+            )
+        return await self.request(subject, payload)
 
     async def request(
         self,
@@ -85,7 +100,7 @@ class Admin:
     ) -> dict[str, Any]:
         client, answer_s = None, answer_s or self._answer_s
         try:
-            async with asyncio.timeout(2 * answer_s):
+            async with asyncio.timeout(self._connect_s + 2 * answer_s):
                 client = await self._connected()
                 reply = await _answer(client, subject, payload, timeout=answer_s, headers=headers)
         except Exception:
@@ -164,7 +179,7 @@ class Admin:
                 entries, reached = dict[str, Entry](), [newest]
                 for start in range(0, len(subjects), BATCH):
                     query = {"multi_last": subjects[start : start + BATCH]}
-                    found, end = await self._found(bucket, query)
+                    found, end = await self._repeated(partial(self._found, bucket, query))
                     entries.update(found)
                     reached.append(int(end.get("Nats-UpTo-Sequence", 0)))
                 if min(reached) >= newest:
@@ -179,7 +194,7 @@ class Admin:
                 messages, sequence, remaining = list[tuple[str, Entry]](), 1, stored
                 while remaining:
                     query = {"seq": sequence, "next_by_subj": f"$KV.{bucket}.>", "batch": BATCH}
-                    found, end = await self._found(bucket, query)
+                    found, end = await self._repeated(partial(self._found, bucket, query))
                     messages += found
                     sequence = messages[-1][1].revision + 1 if messages else 1
                     remaining = int(end.get("Nats-Num-Pending", 0))
@@ -201,17 +216,29 @@ class Admin:
         response = await self.api(f"STREAM.MSG.GET.KV_{bucket}", query)
         return dict(response["message"])
 
-    async def _found(self, bucket: str, query: Mapping[str, object]) -> Found:
+    async def _found(self, bucket: str, query: Mapping[str, object], answer_s: float) -> Found:
         client = None
         try:
-            async with asyncio.timeout(2 * self._answer_s):
-                while True:
-                    client = await self._connected()
-                    with suppress(TimeoutError):  # the replica that was chosen may be paused
-                        return await _found(client, bucket, query)
+            async with asyncio.timeout(self._connect_s + 2 * answer_s):
+                client = await self._connected()
+                return await _found(client, bucket, query, answer_s)
         except Exception:
             await self._give_up(client)
             raise
+
+    async def _repeated(self, read: Callable[[float], Awaitable[T]]) -> T:
+        """Read again with a longer limit if nobody answers.
+
+        A bucket without a leader never answers, and neither does a replica that is paused.
+        """
+        answer_s = min(AGAIN_S, self._answer_s)
+        while True:
+            try:
+                return await read(answer_s)
+            except TimeoutError:
+                if answer_s >= self._answer_s:
+                    raise
+            answer_s = min(2 * answer_s, self._answer_s)
 
     async def _connected(self) -> Client:
         async with self._connecting:
@@ -229,7 +256,7 @@ class Admin:
                     await self._disconnect()
 
     async def _connect(self) -> None:
-        for url in self.url.split(","):
+        for url in tuple(self._urls):
             self._client = OneTimeClient()
             try:
                 await self._client.connect(
@@ -241,6 +268,7 @@ class Admin:
                     error_cb=_ignore,
                 )
             except FAILURES:
+                self._urls.append(self._urls.pop(0))
                 await self._disconnect()
             else:
                 return
@@ -270,14 +298,16 @@ async def _answer(client: Client, subject: str, payload: bytes, **options: Any) 
     return await client.request(subject, payload, **options)
 
 
-async def _found(client: Client, bucket: str, query: Mapping[str, object]) -> Found:
+async def _found(
+    client: Client, bucket: str, query: Mapping[str, object], answer_s: float
+) -> Found:
     """Return what a replica of the bucket finds for a direct get."""
     inbox, found, prefix = client.new_inbox(), list[tuple[str, Entry]](), f"$KV.{bucket}."
     subscription = await client.subscribe(inbox)
     try:
         await client.publish(f"$JS.API.DIRECT.GET.KV_{bucket}", encoded(query), reply=inbox)
         while True:
-            message = await subscription.next_msg(AGAIN_S)
+            message = await subscription.next_msg(answer_s)
             headers = message.headers or {}
             if "Nats-Subject" not in headers:
                 status = headers.get("Status", "")

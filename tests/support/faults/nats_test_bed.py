@@ -14,7 +14,7 @@ from tests.support.clients.nats_admin import FAILURES, Admin, Refused
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
 from tests.support.eventually import eventually
 from tests.support.faults.invariants import Checker
-from tests.support.faults.random_writer import User
+from tests.support.faults.random_writer import ANSWER_S, User
 
 SILENCES = ("the consumer sent nothing for", "stale connection")
 SELDOM_S = 3600.0  # only watches detect changes, not comparisons of key sets
@@ -23,8 +23,11 @@ SELDOM_S = 3600.0  # only watches detect changes, not comparisons of key sets
 class NatsTestBed:
     """The controller and the clients of a test. Created by `nats_test_bed`."""
 
-    def __init__(self, admin: Admin, user: User, controller: Copies, connection: Any) -> None:
+    def __init__(
+        self, admin: Admin, hasty: Admin, user: User, controller: Copies, connection: Any
+    ) -> None:
         self.admin = admin
+        self.hasty = hasty  # for requests that are repeated if they fail
         self.user = user
         self.controller = controller
         self.sights = controller.sights
@@ -107,10 +110,10 @@ async def nats_test_bed(
     controller stops and no consumer may be left.
     """
     controller = copies()
-    async with Admin(url) as admin:
+    async with Admin(url) as admin, Admin(url, answer_s=ANSWER_S) as hasty:
         user = User(admin, seed=seed, keys=keys)
         async with running(controller, through or url, verify_s=verify_s) as connection:
-            bed = NatsTestBed(admin, user, controller, connection)
+            bed = NatsTestBed(admin, hasty, user, controller, connection)
             await bed.checker.begin()
             await user.put_all()
             await bed.settled()

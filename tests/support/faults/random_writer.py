@@ -10,7 +10,7 @@ from tests.support.clients.nats_admin import FAILURES, Admin
 from tests.support.controllers.copy_controller import COPIES, THINGS
 from tests.support.eventually import eventually
 
-ANSWER_S = 2.0  # for a write that may fail: a server that was killed never answers
+ANSWER_S = 2.0  # for a request that may fail: a server that was killed never answers
 TEXTS = itertools.count(1)  # no text is ever used again
 
 
