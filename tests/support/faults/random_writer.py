@@ -76,7 +76,7 @@ class User:
                 enough.set()  # a cancelled task could leave nats-py running
         self.admin = patient
 
-    async def progress(self, count: int = 40) -> None:
+    async def progress(self, count: int = 25) -> None:
         """Wait until this many more writes have succeeded."""
         goal = self.written + count
         await eventually(lambda: self.written >= goal)
