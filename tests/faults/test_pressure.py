@@ -1,6 +1,7 @@
 """Watches and handlers survive more writes than they can process."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -106,10 +107,8 @@ async def test_a_key_overwritten_before_each_event_is_still_listed(
                         shown.append((stored.key, stored.revision))
                 if shown and shown[-1][0] == "end":
                     break
-    keys, revisions = (
-        [key for key, _ in shown],
-        [revision for key, revision in shown if key == "hot"],
-    )
+    keys = [key for key, _ in shown]
+    revisions = [revision for key, revision in shown if key == "hot"]
     assert keys.index("hot") < keys.index("end of listing")
     assert held
     assert min(revisions) > max(item.revision for item in held)
@@ -163,13 +162,12 @@ async def overwriting(url: str, keys: Sequence[str]) -> AsyncIterator[None]:
 
     async def work() -> None:
         async with Admin(url) as admin:
-            number = 0
-            while not stopped.is_set():
-                for key in keys:
-                    number += 1
-                    await write(admin, key, str(number))
-                    if number % 20 == 0:
-                        await asyncio.sleep(0.005)
+            for number, key in enumerate(itertools.cycle(keys)):
+                await write(admin, key, str(number))
+                if number % 20 == 0:
+                    await asyncio.sleep(0.005)
+                if stopped.is_set():
+                    return
 
     async with asyncio.TaskGroup() as group:
         group.create_task(work(), name="overwriting")

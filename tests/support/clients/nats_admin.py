@@ -26,9 +26,7 @@ CLOSE_S = 2.0
 PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write that no server received is sent again
 NO_MESSAGE = 10037
 READ = re.compile(r"(STREAM|CONSUMER)\.(INFO|NAMES|MSG\.GET)\b")  # requests that change nothing
-BATCH = (
-    1_000  # writes per acknowledgement: a stream drops messages above its rate; messages per read
-)
+BATCH = 1_000  # messages of a read, and writes of an acknowledgement: more are too fast
 PATIENCE_S = 60.0  # for this acknowledgement
 
 
@@ -50,10 +48,6 @@ class Entry(msgspec.Struct, frozen=True):
     revision: int
     value: bytes
     marker: bool
-
-
-Found = tuple[list[tuple[str, Entry]], dict[str, str]]
-"""Messages with their keys, and the headers that end them."""
 
 
 async def _ignore(_error: Exception) -> None:
@@ -98,14 +92,10 @@ class Admin:
         *,
         answer_s: float | None = None,
     ) -> dict[str, Any]:
-        client, answer_s = None, answer_s or self._answer_s
-        try:
-            async with asyncio.timeout(self._connect_s + 2 * answer_s):
-                client = await self._connected()
-                reply = await _answer(client, subject, payload, timeout=answer_s, headers=headers)
-        except Exception:
-            await self._give_up(client)
-            raise
+        limit_s = answer_s or self._answer_s
+        reply = await self._call(
+            limit_s, lambda client: _answer(client, subject, payload, limit_s, headers)
+        )
         response = json.loads(reply.data)
         if "error" in response:
             error_class = NoMessage if response["error"].get("err_code") == NO_MESSAGE else Refused
@@ -166,41 +156,12 @@ class Admin:
         return _entry(message)
 
     async def entries(self, bucket: str) -> dict[str, Entry]:
-        """Return the newest message of every key, including delete markers.
-
-        The leader names the keys, and the replica that answers has all that the leader has.
-        """
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                info = await self.info(bucket, subjects_filter=f"$KV.{bucket}.>")
-                subjects = list(info["state"].get("subjects") or ())
-                assert info.get("total", 0) == len(subjects), "more keys than one page"
-                newest = info["state"]["last_seq"]
-                entries, reached = dict[str, Entry](), [newest]
-                for start in range(0, len(subjects), BATCH):
-                    query = {"multi_last": subjects[start : start + BATCH]}
-                    found, end = await self._repeated(partial(self._found, bucket, query))
-                    entries.update(found)
-                    reached.append(int(end.get("Nats-UpTo-Sequence", 0)))
-                if min(reached) >= newest:
-                    return entries
-                await asyncio.sleep(PAUSES_S[0])
+        """Return the newest message of every key, including delete markers."""
+        return dict(await self._messages(bucket))
 
     async def markers(self, bucket: str) -> set[str]:
         """Return the keys that have a delete marker at any revision."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                stored = (await self.info(bucket))["state"]["messages"]
-                messages, sequence, remaining = list[tuple[str, Entry]](), 1, stored
-                while remaining:
-                    query = {"seq": sequence, "next_by_subj": f"$KV.{bucket}.>", "batch": BATCH}
-                    found, end = await self._repeated(partial(self._found, bucket, query))
-                    messages += found
-                    sequence = messages[-1][1].revision + 1 if messages else 1
-                    remaining = int(end.get("Nats-Num-Pending", 0))
-                if len(messages) >= stored:  # otherwise the replica that answers lags behind
-                    return {key for key, entry in messages if entry.marker}
-                await asyncio.sleep(PAUSES_S[0])
+        return {key for key, entry in await self._messages(bucket) if entry.marker}
 
     async def consumers(self) -> dict[str, list[str]]:
         """Return the names of all consumers of all streams that have any."""
@@ -216,12 +177,33 @@ class Admin:
         response = await self.api(f"STREAM.MSG.GET.KV_{bucket}", query)
         return dict(response["message"])
 
-    async def _found(self, bucket: str, query: Mapping[str, object], answer_s: float) -> Found:
+    async def _messages(self, bucket: str) -> list[tuple[str, Entry]]:
+        """Return all messages in their order, of a replica that has all that the leader had."""
+        prefix = f"$KV.{bucket}."
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                count = (await self.info(bucket))["state"]["messages"]
+                messages, after = list[tuple[str, Entry]](), 0
+                while len(messages) < count:
+                    found = await self._repeated(partial(self._batch, bucket, after))
+                    if not found:
+                        break
+                    messages += found
+                    after = found[-1][1].revision
+                if len(messages) >= count:
+                    known = (item for item in messages if item[0].startswith(prefix))
+                    return [(subject.removeprefix(prefix), entry) for subject, entry in known]
+                await asyncio.sleep(PAUSES_S[0])
+
+    async def _batch(self, bucket: str, after: int, answer_s: float) -> list[tuple[str, Entry]]:
+        return await self._call(answer_s, lambda client: _batch(client, bucket, after, answer_s))
+
+    async def _call(self, answer_s: float, send: Callable[[Client], Awaitable[T]]) -> T:
         client = None
         try:
             async with asyncio.timeout(self._connect_s + 2 * answer_s):
                 client = await self._connected()
-                return await _found(client, bucket, query, answer_s)
+                return await send(client)
         except Exception:
             await self._give_up(client)
             raise
@@ -235,9 +217,10 @@ class Admin:
         while True:
             try:
                 return await read(answer_s)
-            except TimeoutError:
+            except (TimeoutError, NoRespondersError):
                 if answer_s >= self._answer_s:
                     raise
+            await asyncio.sleep(answer_s / 4)
             answer_s = min(2 * answer_s, self._answer_s)
 
     async def _connected(self) -> Client:
@@ -283,39 +266,42 @@ class Admin:
                     await client.close()
 
 
-async def _answer(client: Client, subject: str, payload: bytes, **options: Any) -> Msg:
+async def _answer(
+    client: Client, subject: str, payload: bytes, answer_s: float, headers: dict[str, str] | None
+) -> Msg:
     """Send a request, again if it is a write that no server has received.
 
     No server receives it shortly after the creation of a bucket or the election of its leader.
     """
     for pause_s in PAUSES_S:
         try:
-            return await client.request(subject, payload, **options)
+            return await client.request(subject, payload, answer_s, headers=headers)
         except NoRespondersError:
             if not subject.startswith("$KV."):
                 raise
         await asyncio.sleep(pause_s)
-    return await client.request(subject, payload, **options)
+    return await client.request(subject, payload, answer_s, headers=headers)
 
 
-async def _found(
-    client: Client, bucket: str, query: Mapping[str, object], answer_s: float
-) -> Found:
-    """Return what a replica of the bucket finds for a direct get."""
-    inbox, found, prefix = client.new_inbox(), list[tuple[str, Entry]](), f"$KV.{bucket}."
+async def _batch(
+    client: Client, bucket: str, after: int, answer_s: float
+) -> list[tuple[str, Entry]]:
+    """Return the next messages, by subject, of the replica that answers."""
+    inbox, found = client.new_inbox(), list[tuple[str, Entry]]()
+    query = encoded({"seq": after + 1, "next_by_subj": ">", "batch": BATCH})
     subscription = await client.subscribe(inbox)
     try:
-        await client.publish(f"$JS.API.DIRECT.GET.KV_{bucket}", encoded(query), reply=inbox)
+        await client.publish(f"$JS.API.DIRECT.GET.KV_{bucket}", query, reply=inbox)
         while True:
             message = await subscription.next_msg(answer_s)
             headers = message.headers or {}
             if "Nats-Subject" not in headers:
-                status = headers.get("Status", "")
-                if not status.startswith(("204", "404")):  # the end, or no message
-                    raise Refused(f"{query}: {status}")
-                return found, headers
+                if headers["Status"].startswith("503"):
+                    raise NoRespondersError
+                assert headers["Status"].startswith(("204", "404")), headers  # end, none
+                return found
             entry = Entry(int(headers["Nats-Sequence"]), message.data, _is_marker(headers))
-            found.append((headers["Nats-Subject"].removeprefix(prefix), entry))
+            found.append((headers["Nats-Subject"], entry))
     finally:
         await subscription.unsubscribe()
 
