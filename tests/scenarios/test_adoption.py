@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from natsctl import Manifest, Primary, UsageError, kube, plan
-from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
+from natsctl import Primary, UsageError, plan
+from natsctl.managed import Managed, ManagedReconciler, Observation
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore, MemoryStores
 from tests.support.controllers.disk_reconciler import (
     DISKS,
@@ -16,6 +16,7 @@ from tests.support.controllers.disk_reconciler import (
     SYNCED,
     Cloud,
     CloudClient,
+    ClusterDisks,
     Disk,
     ManagedDisks,
     Play,
@@ -32,10 +33,6 @@ class Disks(ManagedDisks):
     """Disks that have the names of their objects, and nothing marks them as natsctl's."""
 
     adopt_here: bool | None = None
-
-    def __init__(self, cloud: Cloud, **targets: Any) -> None:
-        super().__init__(**targets)
-        self.cloud = cloud
 
     def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
         return ManagedReconciler(
@@ -312,28 +309,6 @@ async def test_what_differs_is_shown_without_secrets_of_the_object(
     assert calls["update"] == "password is ***"
 
 
-class ClusterDisks(ManagedController[Manifest]):
-    """Disks that are custom resources."""
-
-    kind = kube("example.org/v1", "Disk", namespace="shop")
-
-    def __init__(self, cloud: Cloud, **targets: Any) -> None:
-        super().__init__(**targets)
-        self.cloud = cloud
-
-    def reconciler(self, managed: Primary[Manifest]) -> ManagedReconciler[Manifest]:
-        return ManagedReconciler(
-            managed,
-            connecter=self.connect,
-            external_name=lambda disk: disk.key.rpartition("/")[2],
-            recorder=self,
-            clock=clock,
-        )
-
-    async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
-        return CloudClient(self.cloud, by_key=True)
-
-
 async def test_an_object_of_a_cluster_adopts_by_an_annotation(cloud: Cloud) -> None:
     cluster = MemoryCluster(MemoryRecorder())
     store = cluster.store(ClusterDisks.kind)
@@ -345,7 +320,7 @@ async def test_an_object_of_a_cluster_adopts_by_an_annotation(cloud: Cloud) -> N
         "spec": {"size": 1},
     }
     key = "shop/a"
-    async with ran(ClusterDisks(cloud, kube=cluster)):
+    async with ran(ClusterDisks(cloud, by_key=True, kube=cluster)):
         await play.edit(key, lambda stored: stored.update(document), create=True)
         await asyncio.sleep(POLL_S)
         message = await play.message(key)
@@ -381,7 +356,9 @@ async def test_a_name_that_its_user_took_back_does_not_adopt(
     cluster, key = MemoryCluster(MemoryRecorder()), "shop/a" if in_cluster else "a"
     store: Any = cluster.store(ClusterDisks.kind) if in_cluster else stores.store(DISKS)
     play = Play(store=store, cloud=cloud, kind=store.kind)
-    controller = ClusterDisks(cloud, kube=cluster) if in_cluster else Disks(cloud, nats=stores)
+    controller = (
+        ClusterDisks(cloud, by_key=True, kube=cluster) if in_cluster else Disks(cloud, nats=stores)
+    )
     async with ran(controller):
         cloud.failures["observe"] = ValueError("out of order")
         await play.put(key, external_name="other")

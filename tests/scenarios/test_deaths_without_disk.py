@@ -64,18 +64,6 @@ class Slow(Apps):
         return await super().sync_handler(key)
 
 
-async def test_a_process_that_runs_has_a_record_without_keys() -> None:
-    stores = MemoryStores()
-    async with running(Slow(), stores=stores) as harness:
-        await app_client(harness).app("shop")
-        await harness.run_for(2)
-        assert [record["keys"] for record in await records(stores)] == [[]]
-        revisions = await written(stores)
-        await harness.run_until_idle()
-        assert await written(stores) == revisions
-    assert await records(stores) == []
-
-
 async def test_after_a_death_each_key_is_recorded_until_all_were_synced() -> None:
     stores = await prepared()
     await die(stores, "7-a")
@@ -90,6 +78,7 @@ async def test_after_a_death_each_key_is_recorded_until_all_were_synced() -> Non
         await app_client(harness).app("later")
         await harness.run_until_idle()
         assert await written(stores) == revisions
+    assert await records(stores) == []
 
 
 async def test_suspects_of_a_record_are_recorded_alone() -> None:

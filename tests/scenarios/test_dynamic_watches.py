@@ -20,6 +20,7 @@ from tests.support.controllers.dynamic_dependents import (
     QUIET,
     DynamicHarness,
     HeldStores,
+    Reconcile,
     dynamic_harness,
     limit,
     secret,
@@ -28,6 +29,16 @@ from tests.support.controllers.dynamic_dependents import (
 )
 
 A, B = watcher_called("a"), watcher_called("b")
+
+
+def failing(times: list[float]) -> Reconcile:
+    """Return a reconciler that fails and notes the times of its calls."""
+
+    async def fail(_watcher: ObjectIdentifier) -> float | None:
+        times.append(asyncio.get_running_loop().time())
+        raise RuntimeError("on purpose")
+
+    return fail
 
 
 async def test_a_create_an_update_and_a_delete_each_call_the_watcher() -> None:
@@ -99,11 +110,7 @@ async def test_a_call_that_times_out_is_retried() -> None:
 
 async def test_a_removed_watcher_is_not_retried() -> None:
     async with dynamic_harness() as harness:
-
-        async def fail(_watcher: ObjectIdentifier) -> float | None:
-            raise RuntimeError("on purpose")
-
-        harness.reconcile = fail
+        harness.reconcile = failing([])
         await harness.watcher.add_watcher(A, secret("one"))
         await harness.put_secret("default/one")
         await asyncio.sleep(30)
@@ -274,12 +281,7 @@ async def test_the_rate_limits_set_the_delays_of_retries(
 ) -> None:
     async with dynamic_harness(options) as harness:
         times: list[float] = []
-
-        async def fail(_watcher: ObjectIdentifier) -> float | None:
-            times.append(asyncio.get_running_loop().time())
-            raise RuntimeError("on purpose")
-
-        harness.reconcile = fail
+        harness.reconcile = failing(times)
         await harness.watcher.add_watcher(A, secret("one"))
         await harness.put_secret("default/one")
         await asyncio.sleep(300)

@@ -10,7 +10,6 @@ from natsctl.testing import MemoryStore, MemoryStores, running
 from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
 from tests.scenarios.test_garbage import LONG, OVER
 from tests.scenarios.test_installations import configs
-from tests.scenarios.test_kube_secondaries import Sites, site
 from tests.support.controllers.app_controller import (
     AppClient,
     Apps,
@@ -18,6 +17,7 @@ from tests.support.controllers.app_controller import (
     edit,
     running_apps,
 )
+from tests.support.controllers.kube_sites import Sites, site
 from tests.support.stores import documents
 from tests.support.stores.documents import put
 

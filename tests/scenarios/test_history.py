@@ -22,7 +22,13 @@ from natsctl import (
 from natsctl.core.environment import within
 from natsctl.core.hosted import Hosted
 from natsctl.core.quarantine import ClaimedKeys
-from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
+from natsctl.managed import (
+    ExternalClientFns,
+    Managed,
+    ManagedController,
+    ManagedReconciler,
+    Observation,
+)
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import edit
@@ -31,45 +37,28 @@ from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 
-class Client:
-    """A client of an external system that fails while `fails` is true."""
-
-    fails = True
-
-    def __init__(self, calls: list[str]) -> None:
-        self._calls = calls
-
-    async def observe(self, managed: Managed[Thing]) -> Observation:
-        self._calls.append(managed.key)
-        if self.fails:
-            raise ValueError("broken")
-        return Observation(exists=True, up_to_date=True)
-
-    async def create(self, managed: Managed[Thing]) -> None:
-        """Create nothing."""
-
-    async def update(self, managed: Managed[Thing]) -> None:
-        """Update nothing."""
-
-    async def delete(self, managed: Managed[Thing]) -> None:
-        """Delete nothing."""
-
-
 class Things(ManagedController[Thing]):
-    """Reconciles things with the client."""
+    """Observes things in an external system, which fails while `fails` is true."""
 
     kind = THINGS
     name = "things"
 
     def __init__(self, stores: MemoryStores, calls: list[str]) -> None:
         super().__init__(nats=stores)
-        self.client = Client(calls)
+        self.fails = True
+        self.observed = calls
 
     def reconciler(self, managed: Primary[Thing]) -> ManagedReconciler[Thing]:
         return ManagedReconciler(managed, connecter=self.connect, recorder=self)
 
-    async def connect(self, _managed: Managed[Thing]) -> Client:
-        return self.client
+    async def connect(self, _managed: Managed[Thing]) -> ExternalClientFns[Thing]:
+        return ExternalClientFns(observe_fn=self.observe)
+
+    async def observe(self, managed: Managed[Thing]) -> Observation:
+        self.observed.append(managed.key)
+        if self.fails:
+            raise ValueError("broken")
+        return Observation(exists=True, up_to_date=True)
 
 
 class Watching(InformerController):
@@ -204,7 +193,7 @@ async def test_a_short_failure_leaves_no_record(make: Make, stores: MemoryStores
     async with running(controller) as hosted:
         while not calls:  # noqa: ASYNC110 - in virtual time
             await asyncio.sleep(0.001)
-        repair(controller)
+        controller.fails = False
         await eventually(lambda: len(calls) == 2)
         await asyncio.sleep(30)
         assert recorded(stores) == []
@@ -234,7 +223,7 @@ async def test_the_record_of_a_failure_is_deleted_when_a_sync_succeeds(
     async with running(make(stores, [])):
         await eventually(lambda: recorded(stores))
     controller = make(stores, [])
-    repair(controller)
+    controller.fails = False
     async with running(controller) as hosted:
         await eventually(lambda: not recorded(stores))
         assert (hosted.status().failing, hosted.status().unhealthy) == ({}, 0)
@@ -265,14 +254,6 @@ async def test_a_key_that_recovered_in_another_process_fails_anew(
         hosted.resync("a")
         await eventually(lambda: hosted.status().failing)
         assert hosted.status().failing_since["a"] > before
-
-
-def repair(controller: Things | Watching | Syncing) -> None:
-    """Let the syncs succeed from now on."""
-    if isinstance(controller, Things):
-        controller.client.fails = False
-    else:
-        controller.fails = False
 
 
 async def test_a_change_that_waits_for_long_is_overdue(stores: MemoryStores) -> None:

@@ -19,7 +19,7 @@ from natsctl.core.installation import (
 )
 from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
-from tests.scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, site
+from tests.support.controllers.kube_sites import CONFIGS, SITES, Site, Sites, site
 from tests.support.stores import documents
 
 MARK = "natsctl.io/installation"
@@ -34,6 +34,10 @@ def two_systems() -> tuple[MemoryStores, MemoryStores]:
 
 def configs(stores: MemoryStores) -> MemoryManifestStore:
     return stores.kube.store(CONFIGS)
+
+
+async def id_of(stores: MemoryStores) -> str:
+    return (await installation(stores)).id
 
 
 def marks(stores: MemoryStores) -> dict[str, object]:
@@ -95,7 +99,7 @@ async def test_an_object_carries_the_installation_of_its_primary() -> None:
     async with running(controller := Sites(), stores=stores) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
-        assert marks(stores) == {"default/shop-main": (await installation(stores)).id}
+        assert marks(stores) == {"default/shop-main": await id_of(stores)}
 
 
 async def test_one_installation_never_collects_the_objects_of_another() -> None:
@@ -155,7 +159,7 @@ async def test_an_object_without_installation_is_adopted_with_one_write() -> Non
     async with running(Sites(force=True), stores=stores) as harness:
         await harness.run_until_idle()
         assert configs(stores).writes == before + 1
-        assert marks(stores) == {"default/shop-main": (await installation(stores)).id}
+        assert marks(stores) == {"default/shop-main": await id_of(stores)}
         await asyncio.sleep(LONG)
         assert configs(stores).writes == before + 1
 
@@ -170,7 +174,7 @@ async def test_the_installation_that_has_the_primary_adopts_the_object() -> None
         running(Sites(force=True), stores=staging),
     ):
         await asyncio.sleep(LONG)
-    assert marks(production)["default/shop-main"] == (await installation(production)).id
+    assert marks(production)["default/shop-main"] == await id_of(production)
 
 
 async def test_an_object_without_installation_and_primary_is_never_collected() -> None:
@@ -199,7 +203,7 @@ async def test_a_system_with_an_assigned_installation_id_needs_no_write() -> Non
     before = configs(old).writes
     new = MemoryStores(kube=old.kube)
     await put_site(new, "shop")
-    await assign(new, (await installation(old)).id)
+    await assign(new, await id_of(old))
     async with running(Sites(), stores=new) as harness:
         await harness.run_until_idle()
         assert configs(old).writes == before
@@ -215,7 +219,7 @@ async def test_objects_of_a_lost_installation_are_kept_until_it_is_adopted() -> 
     await put_site(new, "shop")
     async with running(Sites(), stores=new):
         await asyncio.sleep(60)
-        assert marks(new) == {"default/shop-main": (await installation(lost)).id}
+        assert marks(new) == {"default/shop-main": await id_of(lost)}
         assert len(errors(new, "shop")) > 0
 
 
@@ -288,7 +292,7 @@ async def test_reading_the_id_has_a_deadline() -> None:
 async def test_an_installation_cannot_adopt_itself() -> None:
     stores = MemoryStores()
     with pytest.raises(UsageError, match="is this installation"):
-        await adopt(stores, (await installation(stores)).id)
+        await adopt(stores, await id_of(stores))
 
 
 async def test_only_the_first_process_of_a_controller_is_the_first() -> None:

@@ -3,60 +3,32 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-import msgspec
 import pytest
 
 from natsctl import (
-    Controller,
     EventType,
     ImmutableFieldError,
-    Object,
     PermissionDeniedError,
     StoreError,
     UsageError,
     kube,
-    kv,
-    primary,
     secondary,
 )
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
+from tests.support.controllers.kube_sites import (
+    CONFIGS,
+    MAIN,
+    Sites,
+    config,
+    configs,
+    data,
+    force,
+    made,
+    site,
+)
 from tests.support.stores import documents
 from tests.support.stores.documents import Document
-
-MAP = "default/shop"
-CONFIGS = kube("v1", "ConfigMap", namespace="default")
-
-
-class SiteSpec(msgspec.Struct, frozen=True):
-    text: str
-    immutable: bool = False
-
-
-class Site(Object, frozen=True):
-    spec: SiteSpec
-
-
-class Sites(Controller):
-    """Creates the ConfigMap `shop` with the text of the site `shop`."""
-
-    sites = primary(kv(Site, bucket="sites"))
-    configs = secondary(CONFIGS)
-
-    def __init__(self) -> None:
-        self.syncs = 0
-
-    async def sync_handler(self, key: str) -> float | None:
-        self.syncs += 1
-        site = self.sites.get(key)
-        if site is None:
-            return None
-        manifest: dict[str, Any] = {"metadata": {"name": key}, "data": {"text": site.spec.text}}
-        if site.spec.immutable:
-            manifest["immutable"] = True
-        await self.configs.apply(manifest)
-        return None
 
 
 class Recreating(Sites):
@@ -69,33 +41,8 @@ class Slim(Sites):
     configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
 
 
-def site(text: str, *, immutable: bool = False) -> Site:
-    return Site(spec=SiteSpec(text, immutable))
-
-
-def store_of(harness: Harness) -> MemoryManifestStore:
-    return harness.stores.kube.store(CONFIGS)
-
-
-def data(store: MemoryManifestStore) -> dict[str, Any]:
-    content = store.document(MAP)["data"]
-    assert isinstance(content, dict)
-    return content
-
-
 def uid(store: MemoryManifestStore) -> str:
-    return str(documents.metadata_of(store.document(MAP))["uid"])
-
-
-async def force(store: MemoryManifestStore, text: str) -> None:
-    """Apply another text as another field manager, with force."""
-    theirs: Document = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "data": {"text": text},
-        "metadata": {"name": "shop", "namespace": "default"},
-    }
-    await store.apply(theirs, manager="gitops", uid=uid(store), force=True)
+    return str(documents.metadata_of(store.document(MAIN))["uid"])
 
 
 @asynccontextmanager
@@ -105,8 +52,8 @@ async def other_manager(store: MemoryManifestStore) -> AsyncIterator[None]:
     async def keep_forcing() -> None:
         async with store.watch() as events:
             async for _ in events:
-                if MAP in store.keys() and data(store)["text"] != "theirs":  # noqa: SIM118 - a method's list
-                    await force(store, "theirs")
+                if MAIN in store.keys() and data(store)["text"] != "theirs":  # noqa: SIM118 - a method's list
+                    await force(store, "theirs", "gitops")
 
     task = asyncio.create_task(keep_forcing())
     try:
@@ -118,12 +65,9 @@ async def other_manager(store: MemoryManifestStore) -> AsyncIterator[None]:
 @asynccontextmanager
 async def contested(controller: Sites) -> AsyncIterator[Harness]:
     """Run the controller against the other manager."""
-    async with running(controller) as harness:
-        await controller.sites.put("shop", site("ours"))
-        await harness.run_until_idle()
-        async with other_manager(store_of(harness)):
-            await force(store_of(harness), "theirs")
-            yield harness
+    async with made(controller, site("ours")) as harness, other_manager(configs(harness)):
+        await force(configs(harness), "theirs", "gitops")
+        yield harness
 
 
 class TestTwoWritersOfAField:
@@ -131,10 +75,10 @@ class TestTwoWritersOfAField:
     async def test_a_contested_field_is_applied_with_backoff(self, controller: type[Sites]) -> None:
         async with contested(controller()) as harness:
             await asyncio.sleep(60)
-            applies = store_of(harness).applies
+            applies = configs(harness).applies
             assert applies < 50  # of both; without backoff there are hundreds a second
             await asyncio.sleep(600)
-            assert store_of(harness).applies - applies <= 8
+            assert configs(harness).applies - applies <= 8
 
     async def test_an_event_status_explain_and_measures_show_the_field_and_the_other_manager(
         self,
@@ -157,21 +101,19 @@ class TestTwoWritersOfAField:
             [(event_type, message)] = contests  # equal messages are one counted event
             assert event_type is EventType.WARNING
             assert (
-                'ConfigMap default/shop: "gitops" changes .data.text back again and again'
+                'ConfigMap default/shop-main: "gitops" changes .data.text back again and again'
                 in message
             )
-            applies = store_of(harness).applies
+            applies = configs(harness).applies
             await controller.sites.put("shop", site("newer"))
             await asyncio.sleep(0.004)
-            assert store_of(harness).applies > applies  # a changed manifest is applied at once
+            assert configs(harness).applies > applies  # a changed manifest is applied at once
 
     async def test_the_contest_ends_once_the_other_writer_stops(self) -> None:
-        async with running(controller := Sites()) as harness:
-            await controller.sites.put("shop", site("ours"))
-            await harness.run_until_idle()
-            store = store_of(harness)
+        async with made(controller := Sites(), site("ours")) as harness:
+            store = configs(harness)
             async with other_manager(store):
-                await force(store, "theirs")
+                await force(store, "theirs", "gitops")
                 await asyncio.sleep(5)
             await asyncio.sleep(20)
             assert data(store) == {"text": "ours"}
@@ -181,14 +123,12 @@ class TestTwoWritersOfAField:
 
 class TestOneWriter:
     async def test_a_repeatedly_deleted_object_is_created_at_once_each_time(self) -> None:
-        async with running(controller := Sites()) as harness:
-            await controller.sites.put("shop", site("ours"))
-            await harness.run_until_idle()
-            store = store_of(harness)
+        async with made(controller := Sites(), site("ours")) as harness:
+            store = configs(harness)
             for _ in range(50):
-                await store.delete(MAP)
+                await store.delete(MAIN)
                 await asyncio.sleep(0.01)
-                assert MAP in store.keys()  # noqa: SIM118 - a method's list
+                assert MAIN in store.keys()  # noqa: SIM118 - a method's list
             assert controller.runtime.status().contested == {}
             upkeep = harness.runtime.measures().upkeep
             assert upkeep is not None
@@ -196,39 +136,28 @@ class TestOneWriter:
             assert {event.reason for event in harness.stores.events.events} == {"Synced"}
 
     async def test_a_single_edit_is_reverted_at_once_and_is_not_a_contest(self) -> None:
-        async with running(controller := Sites()) as harness:
-            await controller.sites.put("shop", site("ours"))
-            await harness.run_until_idle()
-            await documents.edit(store_of(harness), MAP, data={"text": "edited"})
+        async with made(Sites(), site("ours")) as harness:
+            await documents.edit(configs(harness), MAIN, data={"text": "edited"})
             await asyncio.sleep(0.1)
-            assert data(store_of(harness)) == {"text": "ours"}
+            assert data(configs(harness)) == {"text": "ours"}
             assert harness.runtime.status().contested == {}
-
-
-@asynccontextmanager
-async def immutable(controller: Sites) -> AsyncIterator[Harness]:
-    """Run the controller with an immutable object that has the text `one`."""
-    async with running(controller) as harness:
-        await controller.sites.put("shop", site("one", immutable=True))
-        await harness.run_until_idle()
-        yield harness
 
 
 class TestImmutableFields:
     async def test_a_change_of_an_immutable_field_fails_by_default(self) -> None:
-        async with immutable(controller := Sites()) as harness:
+        async with made(controller := Sites(), site("one", immutable=True)) as harness:
             await controller.sites.put("shop", site("two", immutable=True))
             await asyncio.sleep(1)
             assert ImmutableFieldError.__name__ in harness.runtime.status().failing["shop"]
-            assert data(store_of(harness)) == {"text": "one"}
+            assert data(configs(harness)) == {"text": "one"}
 
     async def test_on_immutable_recreate_recreates_the_object(self) -> None:
-        async with immutable(controller := Recreating()) as harness:
-            before = uid(store_of(harness))
+        async with made(controller := Recreating(), site("one", immutable=True)) as harness:
+            before = uid(configs(harness))
             await controller.sites.put("shop", site("two", immutable=True))
             await harness.run_until_idle()
-            assert data(store_of(harness)) == {"text": "two"}
-            assert uid(store_of(harness)) != before
+            assert data(configs(harness)) == {"text": "two"}
+            assert uid(configs(harness)) != before
             events = harness.stores.events.events
             (message,) = {event.message for event in events if event.reason == "Recreated"}
             assert "deleted and created again to change data" in message
@@ -239,8 +168,8 @@ class TestImmutableFields:
                 raise PermissionDeniedError("a webhook denied the request")
             return document
 
-        async with immutable(controller := Recreating()) as harness:
-            store, before = store_of(harness), uid(store_of(harness))
+        async with made(controller := Recreating(), site("one", immutable=True)) as harness:
+            store, before = configs(harness), uid(configs(harness))
             store.mutate(refuse)
             await controller.sites.put("shop", site("two", immutable=True))
             await asyncio.sleep(60)
@@ -250,19 +179,19 @@ class TestImmutableFields:
             store.mutate(None)
             await harness.run_until_idle()
             assert data(store) == {"text": "two"}
-            assert store.keys() == [MAP]  # nothing of the check is stored
+            assert store.keys() == [MAIN]  # nothing of the check is stored
 
     async def test_an_object_with_finalizers_is_recreated_once_they_are_removed(self) -> None:
-        async with immutable(controller := Recreating()) as harness:
-            store = store_of(harness)
-            await documents.edit(store, MAP, metadata={"finalizers": ["example.com/hold"]})
+        async with made(controller := Recreating(), site("one", immutable=True)) as harness:
+            store = configs(harness)
+            await documents.edit(store, MAIN, metadata={"finalizers": ["example.com/hold"]})
             await controller.sites.put("shop", site("two", immutable=True))
             await asyncio.sleep(35)  # a deletion may take 30
             failing = harness.runtime.status().failing["shop"]
             assert StoreError.__name__ in failing
             assert "is to be created again, but the deleted one is still there" in failing
             assert "example.com/hold" in failing
-            await documents.edit(store, MAP, metadata={"finalizers": None})
+            await documents.edit(store, MAIN, metadata={"finalizers": None})
             await harness.run_until_idle()
             assert data(store) == {"text": "two"}
 
@@ -270,14 +199,13 @@ class TestImmutableFields:
         class Adopting(Recreating):
             async def sync_handler(self, key: str) -> float | None:
                 if self.sites.get(key) is not None:
-                    manifest = {"metadata": {"name": key}, "data": {"text": "ours"}}
-                    await self.configs.apply(manifest, adopt=True)
+                    await self.configs.apply(config(f"{key}-main", "ours"), adopt=True)
                 return None
 
         stores = MemoryStores()
         store = stores.kube.store(CONFIGS)
         theirs = {"immutable": True, "data": {"text": "theirs"}}
-        await store.create(MAP, documents.render(theirs))
+        await store.create(MAIN, documents.render(theirs))
         before = uid(store)
         async with running(controller := Adopting(), stores=stores) as harness:
             await controller.sites.put("shop", site("ours"))
@@ -288,36 +216,3 @@ class TestImmutableFields:
     def test_an_unknown_value_of_on_immutable_is_refused(self) -> None:
         with pytest.raises(UsageError, match="fail or recreate"):
             secondary(CONFIGS, on_immutable="replace")  # type: ignore[call-overload]
-
-
-class TestRenamedControllers:
-    async def test_fields_of_the_former_name_are_taken_over_and_removed(self) -> None:
-        class Former(Sites):
-            name = "former"
-
-            async def sync_handler(self, key: str) -> float | None:
-                if self.sites.get(key) is not None:
-                    fields = {"text": "old", "gone": "old"}
-                    await self.configs.apply({"metadata": {"name": key}, "data": fields})
-                return None
-
-        class Renamed(Former):
-            name = "renamed"
-
-            async def sync_handler(self, key: str) -> float | None:
-                manifest = {"metadata": {"name": key}, "data": {"text": "new"}}
-                await self.configs.apply(manifest, force=False)
-                return None
-
-        stores = MemoryStores()
-        async with running(former := Former(), stores=stores) as harness:
-            await former.sites.put("shop", site("x"))
-            await harness.run_until_idle()
-        async with running(Renamed(), stores=stores) as harness:
-            await harness.run_until_idle()
-            assert harness.runtime.status().failing == {}
-        store = stores.kube.store(CONFIGS)
-        assert data(store) == {"text": "new"}
-        assert [manager.name for manager in (await store.managed(MAP)).managers] == [
-            "natsctl/renamed"
-        ]

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from natsctl import (
@@ -14,86 +13,33 @@ from natsctl import (
     ExistsError,
     FieldConflictError,
     InvalidObjectError,
-    KubeObject,
     Manifest,
-    Object,
     StoreError,
     UsageError,
     kube,
-    kv,
     primary,
     secondary,
 )
 from natsctl.model.store import Stored
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
+from tests.support.controllers.kube_sites import (
+    CONFIGS,
+    MAIN,
+    SITES,
+    Sites,
+    config,
+    configs,
+    data,
+    force,
+    made,
+    site,
+)
 from tests.support.stores import documents
-
-
-class SiteSpec(msgspec.Struct, frozen=True):
-    text: str
-    names: tuple[str, ...] = ("main",)
-
-
-class Site(Object, frozen=True):
-    spec: SiteSpec
-
-
-class ConfigMap(KubeObject, frozen=True):
-    data: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-SITES = kv(Site, bucket="sites")
-CONFIGS = kube("v1", "ConfigMap", namespace="default")
-
-
-def config(name: str, text: str) -> Manifest:
-    return {"metadata": {"name": name}, "data": {"text": text}}
-
-
-class Sites(Controller):
-    """Creates the ConfigMaps `shop-a` and `shop-b` for a site `shop` with the names `a` and `b`."""
-
-    sites = primary(SITES)
-    configs = secondary(CONFIGS)
-
-    def __init__(self, *, force: bool = True, adopt: bool = False) -> None:
-        self.syncs: list[str] = []
-        self.force = force
-        self.adopt = adopt
-
-    async def sync_handler(self, key: str) -> float | None:
-        self.syncs.append(key)
-        site = self.sites.get(key)
-        if site is None:
-            return None
-        slug = key.replace("/", "-").replace("=", "-").lower()[:200]
-        wanted = {f"default/{slug}-{name}" for name in site.spec.names}
-        for name in site.spec.names:
-            manifest = config(f"{slug}-{name}", site.spec.text)
-            await self.configs.apply(manifest, force=self.force, adopt=self.adopt)
-        for leftover_key in self.configs.owned().keys() - wanted:
-            await self.configs.delete(leftover_key)
-        await self.sites.update_status(key, {"configs": len(self.configs.owned())})
-        return None
-
-
-def configs(harness: Harness) -> MemoryManifestStore:
-    return harness.stores.kube.store(CONFIGS)
 
 
 def texts(harness: Harness) -> dict[str, str]:
     store = configs(harness)
     return {key: data(store, key)["text"] for key in store.keys()}  # noqa: SIM118 - a method's list
-
-
-def data(store: MemoryManifestStore, key: str) -> dict[str, Any]:
-    current = store.document(key)["data"]
-    assert isinstance(current, dict)
-    return current
-
-
-def site(text: str, *names: str) -> Site:
-    return Site(spec=SiteSpec(text, names or ("main",)))
 
 
 async def test_a_primary_becomes_objects_labelled_with_their_owner_and_deleted_with_it() -> None:
@@ -118,27 +64,6 @@ async def test_a_primary_becomes_objects_labelled_with_their_owner_and_deleted_w
         await controller.sites.delete("shop")
         await harness.run_until_idle()
         assert texts(harness) == others
-
-
-async def test_a_field_removed_from_the_manifest_is_removed() -> None:
-    class Fields(Controller):
-        sites = primary(SITES)
-        configs = secondary(CONFIGS)
-
-        async def sync_handler(self, key: str) -> float | None:
-            current = self.sites.get(key)
-            if current is not None:
-                fields = dict.fromkeys(current.spec.names, current.spec.text)
-                await self.configs.apply({"metadata": {"name": key}, "data": fields})
-            return None
-
-    async with running(controller := Fields()) as harness:
-        await controller.sites.put("shop", site("hi", "a", "b"))
-        await harness.run_until_idle()
-        await documents.edit(configs(harness), "default/shop", data={"theirs": "kept"})
-        await controller.sites.put("shop", site("hi", "b"))
-        await harness.run_until_idle()
-        assert data(configs(harness), "default/shop") == {"b": "hi", "theirs": "kept"}
 
 
 @pytest.mark.parametrize("key", ["a/b=c", "k" * 200, "h.looks-hashed", "with.dots-and_all"])
@@ -180,21 +105,19 @@ async def test_an_object_without_an_owner_is_refused_unless_adopted() -> None:
     stores = MemoryStores()
     store = stores.kube.store(CONFIGS)
     theirs = documents.render({"data": {"text": "theirs"}})
-    await store.create("default/shop-main", theirs)
+    await store.create(MAIN, theirs)
     async with running(controller := Sites(), stores=stores) as harness:
         await controller.sites.put("shop", site("hi"))
         await asyncio.sleep(1)
-        assert texts(harness) == {"default/shop-main": "theirs"}
-        message = (
-            'Resource "default/shop-main" already exists and is not managed by this controller'
-        )
+        assert texts(harness) == {MAIN: "theirs"}
+        message = f'Resource "{MAIN}" already exists and is not managed by this controller'
         failing = harness.runtime.status().failing["shop"]
         assert message in failing
         assert any(event.reason == "ErrResourceExists" for event in stores.events.events)
     async with running(adopting := Sites(adopt=True), stores=stores) as harness:
         await harness.run_until_idle()
-        assert texts(harness) == {"default/shop-main": "hi"}
-        assert adopting.configs.owned("shop").keys() == {"default/shop-main"}
+        assert texts(harness) == {MAIN: "hi"}
+        assert adopting.configs.owned("shop").keys() == {MAIN}
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["", "by a server that names no fields"])
@@ -212,17 +135,15 @@ async def test_a_conflict_without_force_names_the_other_manager(
             raise
 
     monkeypatch.setattr(MemoryManifestStore, "apply", without_fields)
-    async with running(controller := Sites(force=False)) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        await force(configs(harness), "default/shop-main", "theirs")
+    async with made(controller := Sites(force=False)) as harness:
+        await force(configs(harness), "theirs")
         await asyncio.sleep(1)
         assert "kubectl" in harness.runtime.status().failing["shop"]
-        assert texts(harness) == {"default/shop-main": "theirs"}
+        assert texts(harness) == {MAIN: "theirs"}
         controller.force = True
         controller.runtime.resync()
         await harness.run_until_idle()
-        assert texts(harness) == {"default/shop-main": "hi"}
+        assert texts(harness) == {MAIN: "hi"}
 
 
 async def test_a_creation_of_an_object_that_exists_is_refused() -> None:
@@ -247,15 +168,6 @@ async def test_a_creation_of_an_object_that_exists_is_refused() -> None:
         assert refused == [("second", ExistsError), ("first", ConflictError)]
 
 
-async def force(store: MemoryManifestStore, key: str, text: str, manager: str = "kubectl") -> None:
-    """Apply another text as another field manager, with force."""
-    namespace, _, name = key.partition("/")
-    uid = str(documents.metadata_of(store.document(key))["uid"])
-    theirs: documents.Document = {**config(name, text), "apiVersion": "v1", "kind": "ConfigMap"}
-    documents.metadata_of(theirs)["namespace"] = namespace
-    await store.apply(theirs, manager=manager, uid=uid, force=True)
-
-
 async def test_an_object_without_its_key_label_is_deleted_with_its_owner() -> None:
     class Slow(Sites):
         go_on = asyncio.Event()
@@ -266,12 +178,10 @@ async def test_an_object_without_its_key_label_is_deleted_with_its_owner() -> No
 
     controller = Slow()
     controller.go_on.set()
-    async with running(controller) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
+    async with made(controller) as harness:
         controller.go_on.clear()
         taken = {"labels": {"natsctl.io/owner-key": None}}
-        await documents.edit(configs(harness), "default/shop-main", metadata=taken)
+        await documents.edit(configs(harness), MAIN, metadata=taken)
         await controller.sites.delete("shop")
         await asyncio.sleep(1)
         controller.go_on.set()
@@ -280,21 +190,17 @@ async def test_an_object_without_its_key_label_is_deleted_with_its_owner() -> No
 
 
 async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
+    async with made(controller := Sites()) as harness:
         store = configs(harness)
-        await documents.edit(
-            store, "default/shop-main", metadata={"finalizers": ["example.com/hold"]}
-        )
+        await documents.edit(store, MAIN, metadata={"finalizers": ["example.com/hold"]})
         await harness.run_until_idle()
         await controller.sites.delete("shop")
         await harness.run_until_idle()
         writes = store.writes
         await asyncio.sleep(300)
         assert store.writes == writes
-        assert documents.metadata_of(store.document("default/shop-main"))["deletionTimestamp"]
-        await documents.edit(store, "default/shop-main", metadata={"finalizers": None})
+        assert documents.metadata_of(store.document(MAIN))["deletionTimestamp"]
+        await documents.edit(store, MAIN, metadata={"finalizers": None})
         assert store.keys() == []
 
 
@@ -353,9 +259,7 @@ async def test_objects_of_other_namespaces_and_kinds_are_refused() -> None:
 
 
 async def test_the_event_of_a_sync_refers_to_the_objects_that_it_changed() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi", "a", "b"))
-        await harness.run_until_idle()
+    async with made(controller := Sites(), site("hi", "a", "b")) as harness:
         await controller.sites.put("shop", site("hi", "b", "c"))
         await harness.run_until_idle()
         synced = [event for event in harness.stores.events.events if event.reason == "Synced"]
@@ -415,15 +319,13 @@ async def test_the_owner_label_names_can_be_configured() -> None:
         await controller.sites.put("shop", site("hi"))
         await Harness(runtime, stores, run).run_until_idle()
         runtime.stop()
-    document = stores.kube.store(CONFIGS).document("default/shop-main")
+    document = stores.kube.store(CONFIGS).document(MAIN)
     labels = documents.metadata_of(document)["labels"]
     assert labels == {"kumori/ownerkind": "Site.sites", "kumori/ownerkey": "shop"}
 
 
 async def test_lists_of_a_cluster_in_trouble_are_repeated_twice_a_minute_at_most() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
+    async with made(Sites()) as harness:
         store = configs(harness)
         store.fail(StoreError("500 Internal Server Error"))
         await asyncio.sleep(120)
@@ -437,9 +339,7 @@ async def test_lists_of_a_cluster_in_trouble_are_repeated_twice_a_minute_at_most
 
 
 async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> None:
-    async with running(controller := Sites()) as harness:
-        await controller.sites.put("shop", site("hi", "a", "b"))
-        await harness.run_until_idle()
+    async with made(controller := Sites(), site("hi", "a", "b")) as harness:
         store, runtime = configs(harness), harness.runtime
         await documents.edit(
             store, "default/shop-a", metadata={"finalizers": ["example.com/hold", "b.c/d"]}
@@ -468,15 +368,13 @@ async def test_an_edit_is_reverted_if_only_metadata_is_watched() -> None:
     class Slim(Sites):
         configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
 
-    async with running(controller := Slim()) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        cached = controller.configs.get("default/shop-main")
+    async with made(controller := Slim()) as harness:
+        cached = controller.configs.get(MAIN)
         assert cached is not None
         assert "data" not in cached
-        await documents.edit(configs(harness), "default/shop-main", data={"text": "edited"})
+        await documents.edit(configs(harness), MAIN, data={"text": "edited"})
         await harness.run_until_idle()
-        assert texts(harness) == {"default/shop-main": "hi"}
+        assert texts(harness) == {MAIN: "hi"}
         writes = configs(harness).writes
         await asyncio.sleep(controller.resync_s + 1)
         assert configs(harness).writes == writes

@@ -9,17 +9,15 @@ import pytest
 
 from natsctl import (
     Controller,
-    Manifest,
     Operation,
     Operator,
     Primary,
     Reference,
     UsageError,
-    kube,
     primary,
     retry_up_to,
 )
-from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.managed import Managed, ManagedReconciler
 from natsctl.testing import (
     MemoryManifestStore,
     MemoryStore,
@@ -33,14 +31,13 @@ from tests.support.controllers.disk_reconciler import (
     SYNCED,
     Cloud,
     CloudClient,
+    ClusterDisks,
     Disk,
     ManagedDisks,
     Play,
     clock,
     ran,
 )
-
-CLUSTER_DISKS = kube("example.org/v1", "Disk", namespace="shop")
 
 
 class Disks(Controller):
@@ -68,33 +65,13 @@ class Disks(Controller):
 class NatsDisks(ManagedDisks):
     """A managed controller of disks in NATS."""
 
-    def __init__(self, cloud: Cloud, **targets: Any) -> None:
-        super().__init__(**targets)
-        self.cloud = cloud
-        self.started = self.cleaned = 0
+    started = cleaned = 0
 
     async def start(self) -> None:
         self.started += 1
 
     async def clean(self) -> None:
         self.cleaned += 1
-
-
-class ClusterDisks(ManagedController[Manifest]):
-    """A managed controller of disks that are custom resources."""
-
-    kind = CLUSTER_DISKS
-    name = "cluster-disks"
-
-    def __init__(self, cloud: Cloud, **targets: Any) -> None:
-        super().__init__(**targets)
-        self.cloud = cloud
-
-    def reconciler(self, managed: Primary[Manifest]) -> ManagedReconciler[Manifest]:
-        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
-
-    async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
-        return CloudClient(self.cloud)
 
 
 @pytest.fixture
@@ -174,31 +151,22 @@ async def test_a_converged_object_is_observed_once_a_minute_and_never_written(
     assert cloud.calls[calls:] == ["observe"] * 10
 
 
-async def test_a_failing_create_is_retried_with_backoff(play: Play, cloud: Cloud) -> None:
-    cloud.failures["create"] = PermissionError("no")
-    await play.put(size=1)
-    await asyncio.sleep(3600)
-    assert 40 <= cloud.calls.count("create") <= 80
-    assert cloud.calls.count("observe") <= 200
-    del cloud.failures["create"]
-    await asyncio.sleep(70)
-    assert cloud.created == ["a"]
-
-
-async def test_an_object_fails_while_its_next_creation_waits(cloud: Cloud) -> None:
-    stores = MemoryStores()
+async def test_a_failing_create_is_retried_with_backoff(stores: MemoryStores, cloud: Cloud) -> None:
     play = Play(store=stores.store(DISKS), cloud=cloud)
     controller = NatsDisks(cloud, nats=stores)
     async with ran(controller):
         cloud.failures["create"] = PermissionError("no")
         await play.put(size=1)
         await asyncio.sleep(5)
-        for _ in range(30):
+        for _ in range(30):  # it fails also while the next creation waits
             await asyncio.sleep(1)
             assert controller.status().failing == {"a": "PermissionError: no"}
+        await asyncio.sleep(3600)
+        assert 40 <= cloud.calls.count("create") <= 80
+        assert cloud.calls.count("observe") <= 200
         del cloud.failures["create"]
         await asyncio.sleep(70)
-        assert controller.status().failing == {}
+        assert (cloud.created, controller.status().failing) == (["a"], {})
 
 
 async def test_a_paused_object_is_not_reconciled_until_it_is_resumed(
@@ -353,7 +321,7 @@ async def test_an_operator_can_run_several_managed_controllers(cloud: Cloud) -> 
 @pytest.fixture
 async def store(stores: MemoryStores, cloud: Cloud) -> AsyncIterator[MemoryManifestStore]:
     async with ran(ClusterDisks(cloud, kube=stores.kube)):
-        yield stores.kube.store(CLUSTER_DISKS)
+        yield stores.kube.store(ClusterDisks.kind)
 
 
 async def test_a_disk_is_created_and_deleted_with_a_custom_resource(

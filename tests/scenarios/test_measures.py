@@ -147,8 +147,8 @@ async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> 
 async def test_reconciliations_of_managed_objects_are_measured_as_syncs() -> None:
     stores = MemoryStores()
     await stores.store(DISKS).create("one", b'{"spec": {"size": 1}}')
-    controller = ManagedDisks(nats=stores)
-    controller.cloud, controller.workers = Cloud(), 3
+    controller = ManagedDisks(Cloud(), nats=stores)
+    controller.workers = 3
     before = controller.measures()
     assert (before.synced, before.caches) == (False, ())
     assert before.syncs is not None

@@ -19,7 +19,7 @@ from natsctl import (
     primary,
 )
 from natsctl.testing import MemoryStores, VirtualTimeLoop, running
-from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Open, on, put
+from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Handle, Open, on, put
 from tests.support.controllers.app_controller import App, Apps, AppSpec, app_client
 from tests.support.eventually import eventually
 
@@ -257,11 +257,8 @@ async def test_a_timeout_names_its_limit_and_the_setting(
     assert "Traceback" not in caplog.text
 
 
-@on("controller", "watchers", "dynamic")
-async def test_a_handler_that_ignores_its_time_limit_is_logged_with_key_and_line(
-    surface: Open, caplog: pytest.LogCaptureFixture
-) -> None:
-    released = asyncio.Event()
+def deaf(released: asyncio.Event) -> Handle:
+    """Return a handler of the key `bad` that ignores its cancellation until it's released."""
 
     async def handle(key: str) -> None:
         while key == "bad" and not released.is_set():
@@ -270,19 +267,28 @@ async def test_a_handler_that_ignores_its_time_limit_is_logged_with_key_and_line
             except asyncio.CancelledError:
                 continue
 
-    async with surface(handle) as stores:
+    return handle
+
+
+def ignored(caplog: pytest.LogCaptureFixture, cause: str = "") -> str:
+    """Return the only log line about a handler that ignores its cancellation for this cause."""
+    lines = [text for text in caplog.messages if "did not end after its cancellation" in text]
+    [text] = [text for text in lines if cause in text]
+    assert "bad" in text.splitlines()[0]
+    assert "the line that is logged" in text
+    return text
+
+
+@on("controller", "watchers", "dynamic")
+async def test_a_handler_that_ignores_its_time_limit_is_logged_with_key_and_line(
+    surface: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = asyncio.Event()
+    async with surface(deaf(released)) as stores:
         await put(stores, "bad")
         await asyncio.sleep(LIMIT_S + 6)
         released.set()
-    [record] = [
-        record
-        for record in caplog.records
-        if "did not end after its cancellation" in record.getMessage()
-    ]
-    text = record.getMessage()
-    assert "bad" in text.splitlines()[0]
-    assert "the line that is logged" in text
-    assert "natsctl/core" not in text
+    assert "natsctl/core" not in ignored(caplog)
 
 
 @on("controller", "watchers", "managed", "dynamic")
@@ -290,28 +296,11 @@ async def test_a_handler_that_ignores_a_stop_is_logged_with_key_and_line(
     surface: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     released = asyncio.Event()
-
-    async def handle(_key: str) -> None:
-        while not released.is_set():
-            try:
-                await released.wait()  # the line that is logged
-            except asyncio.CancelledError:
-                continue
-
     asyncio.get_running_loop().call_later(120, released.set)
-    async with surface(handle) as stores:
+    async with surface(deaf(released)) as stores:
         await put(stores, "bad")
         await asyncio.sleep(1)
-        caplog.clear()
-    stopped = [
-        record.getMessage()
-        for record in caplog.records
-        if "did not end after its cancellation" in record.getMessage()
-        and "cause=stop" in record.getMessage()
-    ]
-    assert len(stopped) == 1
-    assert "bad" in stopped[0]
-    assert "the line that is logged" in stopped[0]
+    ignored(caplog, "cause=stop")
 
 
 # ---- functions that block

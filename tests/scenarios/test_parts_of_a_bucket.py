@@ -22,36 +22,24 @@ class West(Apps):
     apps = primary(kv(App, bucket="apps", keys="west.>"))
 
 
-async def test_each_controller_syncs_only_keys_that_match_its_filter() -> None:
+async def test_controllers_sync_and_collect_only_keys_that_match_their_filter() -> None:
     stores = MemoryStores()
     client, east, west = AppClient(stores), East(), West()
-    async with (
-        running(east, stores=stores) as east_harness,
-        running(west, stores=stores) as west_harness,
-    ):
-        await client.app("east.shop")
-        await client.app("west.shop")
+    async with running(east, stores=stores) as harness, running(west, stores=stores) as other:
+        for key in ("east.shop", "east.bar", "west.shop"):
+            await client.app(key)
         await asyncio.sleep(10)
         await edit(client.parts, "east.shop.main", "spec", "text", to="tampered")
         await client.parts.delete("west.shop.main")
-        await asyncio.sleep(10)
-
-        assert set(east.syncs) == {"east.shop"}
-        assert set(west.syncs) == {"west.shop"}
-        assert await client.texts() == {"east.shop.main": "hi", "west.shop.main": "hi"}
-        assert east_harness.runtime.status().failing == west_harness.runtime.status().failing == {}
-
-
-async def test_no_controller_collects_objects_of_the_other() -> None:
-    stores = MemoryStores()
-    client = AppClient(stores)
-    async with running(East(), stores=stores) as east_harness, running(West(), stores=stores):
-        for key in ("east.shop", "east.bar", "west.shop"):
-            await client.app(key)
         await asyncio.sleep(3600)
-        assert len(client.part_keys) == 3
+
+        assert (set(east.syncs), set(west.syncs)) == ({"east.shop", "east.bar"}, {"west.shop"})
+        assert await client.texts() == {
+            f"{key}.main": "hi" for key in ("east.shop", "east.bar", "west.shop")
+        }
+        assert harness.runtime.status().failing == other.runtime.status().failing == {}
         await client.apps.delete("west.shop")
-        assert (await east_harness.runtime.garbage_plan()).orphans == ()
+        assert (await harness.runtime.garbage_plan()).orphans == ()
         await asyncio.sleep(3600)
         assert client.part_keys == ["east.bar.main", "east.shop.main"]
 

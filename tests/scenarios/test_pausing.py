@@ -159,15 +159,20 @@ async def test_a_key_that_is_paused_while_it_waits_for_its_own_writes_is_not_syn
         assert syncs_of(harness) == ["shop", "shop"]
 
 
-async def test_a_pause_with_an_end_resumes_by_itself() -> None:
+async def test_a_pause_with_an_end_resumes_by_itself_and_removes_what_was_deleted() -> None:
     async with running(Calm()) as harness:
-        client = await built(harness, "shop")
-        await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
+        client = await built(harness, "shop", "market")
+        for key in ("shop", "market"):
+            await edit(client.apps, key, *PAUSED, to=lasting(AN_HOUR))
+        await harness.run_for(1)
         await change(client, "shop", "ho")
+        await client.apps.delete("market")
         await harness.run_for(AN_HOUR - 60)
         assert syncs_of(harness) == []
+        assert client.part_keys == ["market.main", "shop.main"]
         await harness.run_for(61)
-        assert syncs_of(harness) == ["shop"]
+        assert sorted(syncs_of(harness)) == ["market", "shop"]
+        assert await client.texts() == {"shop.main": "ho"}
 
 
 async def test_a_failing_key_that_is_paused_is_retried_after_it_is_resumed() -> None:
@@ -206,18 +211,6 @@ async def test_the_secondaries_stay_after_a_restart() -> None:
         await client.apps.delete("shop", purge=True)
         await harness.run_for(AN_HOUR)
         assert client.part_keys == ["market.main"]
-
-
-async def test_the_end_of_the_pause_removes_the_secondaries() -> None:
-    async with running(Calm()) as harness:
-        client = await built(harness, "shop")
-        await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
-        await harness.run_for(1)
-        await client.apps.delete("shop")
-        await harness.run_for(AN_HOUR - 60)
-        assert client.part_keys == ["shop.main"]
-        await harness.run_for(61)
-        assert client.part_keys == []
 
 
 async def test_a_person_collects_no_garbage_of_a_key_that_no_process_saw_paused() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from natsctl import InformerController, Kind, Object, Plan, Primary, Snapshot, kv, plan
-from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.managed import ManagedReconciler
 from natsctl.testing import MemoryStores
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, Disk, ManagedDisks, ran
 from tests.support.eventually import eventually
 from tests.support.stores.documents import put
 
@@ -16,20 +16,13 @@ SITES = kv(Object, bucket="sites")
 MARKS = kv(Object, bucket="marks")
 
 
-class Disks(ManagedController[Disk]):
-    """A managed controller of disks in the cloud."""
+class Disks(ManagedDisks):
+    """Disks whose observation has a time limit of five seconds."""
 
-    kind = DISKS
-
-    def __init__(self, cloud: Cloud) -> None:
-        super().__init__()
-        self.cloud = cloud
+    name = "disks"
 
     def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
         return ManagedReconciler(managed, connecter=self.connect, timeout_s=5.0)
-
-    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
-        return CloudClient(self.cloud)
 
 
 class Marker(InformerController):
@@ -57,17 +50,6 @@ def cloud() -> Cloud:
     return Cloud()
 
 
-async def ran(cloud: Cloud, stores: MemoryStores) -> None:
-    """Run the controller of disks until every disk exists."""
-    controller = Disks(cloud)
-    controller.use(nats=stores)
-    task = asyncio.create_task(controller.run())
-    await eventually(lambda: cloud.disks)
-    await asyncio.sleep(60.0)  # the creation is observed, and its grace period ends
-    controller.stop()
-    await task
-
-
 def actions(planned: Plan, key: str = "d") -> list[tuple[str, object]]:
     return [(action.action, action.call) for action in planned.keys[key].actions]
 
@@ -93,7 +75,11 @@ async def test_a_change_of_an_existing_resource_is_reported(
 ) -> None:
     disks = stores.store(DISKS)
     await put(disks, "d", {"spec": {"size": 1}})
-    await ran(cloud, stores)
+    controller = Disks(cloud)
+    controller.use(nats=stores)
+    async with ran(controller):
+        await eventually(lambda: cloud.disks)
+        await asyncio.sleep(60.0)  # the creation is observed, and its grace period ends
     assert (await plan(Disks(cloud), nats=stores)).summary.unchanged == 1
     if change == "update":
         value = (await disks.get("d")).value.replace(b'"size":1}', b'"size":2}', 1)

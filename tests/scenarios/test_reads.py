@@ -178,24 +178,6 @@ async def test_a_change_while_a_sync_reads_is_never_lost() -> None:
         assert readers.last("shop") == 7
 
 
-async def test_changing_a_read_object_does_not_change_the_cache() -> None:
-    readers = Readers()
-
-    async def read(self: Readers, key: str) -> object:
-        secret = await self.reads.get(SECRETS, "default/one")
-        assert secret is not None
-        text = str(secret["data"])
-        secret["data"]["a"] = "spoilt"
-        return text
-
-    readers.read = read
-    async with running(readers) as harness:
-        await harness.stores.kube.store(SECRETS).create("default/one", b'{"data": {"a": "1"}}')
-        await app(harness, "shop")
-        await app(harness, "cafe")
-        assert readers.last("shop") == readers.last("cafe") == "{'a': '1'}"
-
-
 async def test_a_revoked_permission_fails_the_sync_until_it_is_granted_again() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:

@@ -79,13 +79,6 @@ async def test_the_next_site_gets_the_version_once_the_last_is_ready(fleet: Flee
     assert await fleet.status("eu") == {"sites": 3, "given": 3, "ready": 3, "failed": []}
 
 
-async def test_at_once_sets_the_number_of_concurrent_sites(fleet: Fleet) -> None:
-    await fleet.roll_out("eu", "1", at_once=2)
-    assert await fleet.versions() == {"athens": "1", "berlin": "1"}
-    await fleet.report("berlin", ready=True)
-    assert await fleet.versions() == {"athens": "1", "berlin": "1", "calais": "1"}
-
-
 async def test_a_rollout_stops_at_a_failed_site_and_continues_once_it_recovers(
     fleet: Fleet,
 ) -> None:

@@ -55,21 +55,6 @@ class Contenders(Controller):
         self.refused[key] = refused
 
 
-class Readers(Controller):
-    """Makes an object for each site, and counts the objects of all sites."""
-
-    name = "sites"
-    sites = primary(SITES)
-    parts = secondary(PARTS)
-
-    def __init__(self) -> None:
-        self.counted: dict[str, int] = {}
-
-    async def sync_handler(self, key: str) -> None:
-        await self.parts.apply(f"{key}.main", Site(spec={"text": key}))
-        self.counted[key] = sum(len(self.parts.owned(owner_key)) for owner_key in KEYS)
-
-
 class Makers(Controller):
     """Makes an object for each site."""
 
@@ -79,6 +64,19 @@ class Makers(Controller):
 
     async def sync_handler(self, key: str) -> None:
         await self.parts.apply(f"{key}.main", Site(spec={"text": key}))
+
+
+class Readers(Makers):
+    """Counts the objects of all sites, too."""
+
+    name = "sites"
+
+    def __init__(self) -> None:
+        self.counted: dict[str, int] = {}
+
+    async def sync_handler(self, key: str) -> None:
+        await super().sync_handler(key)
+        self.counted[key] = sum(len(self.parts.owned(owner_key)) for owner_key in KEYS)
 
 
 class IndexedMakers(Makers):

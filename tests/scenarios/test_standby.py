@@ -124,27 +124,6 @@ async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
     await process.stop()
 
 
-async def test_writes_of_a_standby_are_refused_and_reads_are_not() -> None:
-    leadership = Leadership("sites", asyncio.get_running_loop().time)
-    stores = MemoryStores()
-    stored = await stores.store(SITES).create("a", site())
-    store = await stores.guarded(TermGuard(leadership)).open(SITES)
-    for write in (
-        store.create("b", site()),
-        store.update("a", site("ho"), revision=stored.revision),
-        store.delete("a"),
-    ):
-        with pytest.raises(NotLeadingError, match="sites is not led by this process"):
-            await write
-    assert (await store.get("a")) == stored
-    assert (await store.history("a")) == [stored]
-    leadership.begin(1, until=10)
-    assert (await store.update("a", site("ho"), revision=stored.revision)).value == site("ho")
-    await asyncio.sleep(10)
-    with pytest.raises(NotLeadingError):
-        await store.delete("a")
-
-
 async def test_a_waiting_write_is_not_sent_after_its_term() -> None:
     sent: list[str] = []
 

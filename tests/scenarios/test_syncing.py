@@ -22,6 +22,7 @@ from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
     App,
     Apps,
+    Fallible,
     Part,
     PartSpec,
     app_client,
@@ -33,23 +34,19 @@ from tests.support.controllers.app_controller import (
 AN_HOUR = 3600.0
 
 
-class Configurable(Apps):
+class Configurable(Fallible):
     """A controller that can wait, fail or return a delay after its work."""
+
+    resync_s = Apps.resync_s
+    back_after_s: float | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.times: list[float] = []
-        self.delay_s = 0.0
-        self.failure: BaseException | None = None
-        self.back_after_s: float | None = None
 
     async def sync_handler(self, key: str) -> float | None:
         self.times.append(asyncio.get_running_loop().time())
         await super().sync_handler(key)
-        if self.delay_s:
-            await asyncio.sleep(self.delay_s)
-        if self.failure is not None:
-            raise self.failure
         return self.back_after_s
 
     @property

@@ -296,12 +296,6 @@ class SlowStore(WayStore):
         async with super().watch(shown) as events:
             yield events
 
-    async def last_revision(self) -> int:
-        return await self._store.last_revision()
-
-    async def newest_revision(self) -> int:
-        return await self._store.newest_revision()
-
 
 async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
     stores, calls = MemoryStores(), list[str]()
@@ -396,8 +390,8 @@ class SharedDisks(ManagedDisks):
     name = "disks"
 
     def __init__(self) -> None:
-        super().__init__()
-        self.cloud, self.seen = Cloud(), set[str]()
+        super().__init__(Cloud())
+        self.seen = set[str]()
 
     async def connect(self, managed: Managed[Disk]) -> CloudClient:
         self.seen.add(managed.key)

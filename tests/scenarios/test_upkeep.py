@@ -151,30 +151,6 @@ async def test_changes_precede_secondary_changes_and_those_precede_resyncs() -> 
         assert controller.syncs == ["busy", "changed", "tampered", "resynced"]
 
 
-async def test_a_key_is_never_synced_by_two_workers_at_once() -> None:
-    inside: Counter[str] = Counter()
-    concurrent_max: Counter[str] = Counter()
-
-    class Wide(Slow):
-        workers = 8
-
-        async def sync_handler(self, key: str) -> float | None:
-            inside[key] += 1
-            concurrent_max[key] = max(concurrent_max[key], inside[key])
-            await super().sync_handler(key)
-            inside[key] -= 1
-            return None
-
-    controller = Wide(delay_s=0.3)
-    async with running(controller) as harness:
-        for number in range(200):
-            await put(harness.stores.store(Numbers), f"key-{number % 3}", {"n": number})
-            await asyncio.sleep(0.05)
-        await harness.run_until_idle()
-
-        assert concurrent_max == {"key-0": 1, "key-1": 1, "key-2": 1}
-
-
 async def test_a_delayed_key_is_synced_at_its_time_even_if_synced_earlier() -> None:
     controller = Slow()
     async with running(controller, stores=await filled(1)) as harness:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl import Controller, Kind, Object, Primary, kv, primary
+from natsctl import Controller, Kind, Manifest, Object, Primary, kube, kv, primary
 from natsctl.core.backends import Send, StoreProxy, T
 from natsctl.core.informer import Informer
 from natsctl.core.writes import Writes
@@ -140,11 +140,39 @@ class ManagedDisks(ManagedController[Disk]):
     kind = DISKS
     cloud: Cloud
 
+    def __init__(self, cloud: Cloud | None = None, **targets: Any) -> None:
+        super().__init__(**targets)
+        if cloud is not None:
+            self.cloud = cloud
+
     def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
         return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
 
     async def connect(self, _managed: Managed[Disk]) -> CloudClient:
         return CloudClient(self.cloud)
+
+
+class ClusterDisks(ManagedController[Manifest]):
+    """Manages disks that are custom resources, and whose names are generated or those of them."""
+
+    kind = kube("example.org/v1", "Disk", namespace="shop")
+    name = "cluster-disks"
+
+    def __init__(self, cloud: Cloud, *, by_key: bool = False, **targets: Any) -> None:
+        super().__init__(**targets)
+        self.cloud, self.by_key = cloud, by_key
+
+    def reconciler(self, managed: Primary[Manifest]) -> ManagedReconciler[Manifest]:
+        return ManagedReconciler(
+            managed,
+            connecter=self.connect,
+            external_name=(lambda disk: disk.key.rpartition("/")[2]) if self.by_key else None,
+            recorder=self,
+            clock=clock,
+        )
+
+    async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
+        return CloudClient(self.cloud, by_key=self.by_key)
 
 
 def primary_of(store: Store, records: Store | None = None) -> Primary[Any]:
