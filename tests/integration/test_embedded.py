@@ -133,7 +133,7 @@ async def test_a_folder_is_used_by_one_server_at_a_time(
         await EmbeddedServer(file / "data").__aenter__()
 
 
-async def test_failed_returns_when_the_server_dies(tmp_path: Path) -> None:
+async def test_failed_returns_when_the_server_or_its_supervisor_dies(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path) as server:
         failing = asyncio.create_task(server.failed())
         pid = server_of(tmp_path)
@@ -143,9 +143,6 @@ async def test_failed_returns_when_the_server_dies(tmp_path: Path) -> None:
         assert not server.running
     assert "ended by itself (Killed); its log ends with:" in failure
     assert "Server is ready" in failure
-
-
-async def test_the_server_ends_even_if_its_supervisor_was_killed(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path) as server:
         pid = server_of(tmp_path)
         assert pid

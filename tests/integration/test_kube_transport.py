@@ -148,7 +148,7 @@ async def test_a_call_ends_at_its_deadline_and_a_write_has_an_unknown_outcome() 
         assert "unknown" not in str(raised.value)
 
 
-async def test_pending_calls_are_limited_and_watches_do_not_count() -> None:
+async def test_pending_calls_are_limited_and_neither_watches_nor_cancelled_calls_count() -> None:
     released = asyncio.Event()
 
     async def wait(request: web.Request) -> web.Response:
@@ -169,19 +169,13 @@ async def test_pending_calls_are_limited_and_watches_do_not_count() -> None:
             await eventually(lambda: server.busiest == 5)
             released.set()
         assert server.busiest == 3 + 2
-
-
-async def test_a_cancelled_call_frees_its_slot() -> None:
-    async with (
-        answering(hang) as server,
-        connecting(to(server.url, in_flight_max=1)) as transport,
-    ):
-        call = asyncio.create_task(transport.call("GET", PATH))
-        await eventually(lambda: server.requests)
+        server.handler = hang
+        cancelled = [asyncio.create_task(transport.call("GET", PATH)) for _ in range(2)]
+        await eventually(lambda: len(server.requests) == 3 + 5 + 2)
         server.handler = in_turn(OK)
-        call.cancel()
-        await transport.call("GET", PATH)
-        assert call.cancelled()
+        for call in cancelled:
+            call.cancel()
+        await transport.call("GET", PATH)  # they have freed their slots
 
 
 async def test_paths_queries_and_headers_arrive_unchanged() -> None:
@@ -220,13 +214,11 @@ async def test_a_response_above_the_limit_is_refused() -> None:
 async def test_an_error_of_the_server_that_contains_the_token_is_masked() -> None:
     chatty = web.Response(status=400, body=b"what is Bearer s3cret?")
     async with answering(in_turn(chatty)) as server, connecting(to(server.url)) as transport:
-        with pytest.raises(InvalidObjectError) as raised:
+        with pytest.raises(InvalidObjectError, match=r"Bearer \*\*\*"):
             await transport.call("GET", PATH)
-        assert "Bearer ***" in str(raised.value)
-        with pytest.raises(InvalidObjectError) as raised:
+        with pytest.raises(InvalidObjectError, match=r"Bearer \*\*\*"):
             async with transport.stream("/w", query={}, silence_s=60):
                 pass
-        assert "Bearer ***" in str(raised.value)
 
 
 async def test_a_watch_yields_whole_lines_and_ends_with_the_response() -> None:

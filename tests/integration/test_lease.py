@@ -48,15 +48,11 @@ async def taking_part(nats: Nats, *, ttl_s: float = 30.0) -> AsyncIterator[Parti
         await task
 
 
-async def leads(participation: Participation) -> bool:
-    return participation.leadership.leads
-
-
 async def test_a_stopped_leader_leaves_a_record_that_names_nobody(nats: Nats, admin: Admin) -> None:
     with pytest.raises(Refused):
         await admin.info(BUCKET)
     async with taking_part(nats, ttl_s=1.0) as participation:
-        await eventually(lambda: leads(participation))
+        await eventually(lambda: participation.leadership.leads)
         config = (await admin.info(BUCKET))["config"]
         assert (config["max_msgs_per_subject"], config["allow_msg_ttl"]) == (1, True)
     record = msgspec.json.decode((await admin.entry(BUCKET, RECORD)).value)
@@ -70,7 +66,7 @@ async def test_a_stopped_leader_leaves_a_record_that_names_nobody(nats: Nats, ad
 
     await eventually(only_the_record, within_s=EXPIRY_S)
     async with taking_part(nats) as participation:
-        await eventually(lambda: leads(participation))
+        await eventually(lambda: participation.leadership.leads)
         assert participation.leadership.epoch == record["epoch"] + 1
 
 
@@ -90,7 +86,7 @@ async def test_nobody_is_alarmed_when_the_heartbeat_of_a_session_that_is_over_ex
 ) -> None:
     caplog.set_level(logging.DEBUG, "natsctl")
     async with connect(nats_server.url, verify_s=0.5) as nats, taking_part(nats) as one:
-        await eventually(lambda: leads(one))
+        await eventually(lambda: one.leadership.leads)
         async with taking_part(nats, ttl_s=1.0) as two:
             await eventually(lambda: two.state().known)
         again = "watching the leases again"

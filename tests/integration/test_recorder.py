@@ -67,11 +67,9 @@ class TestRecording:
         assert (event.reason, event.message) == ("Synced", '"shop" synced successfully')
         assert event.count == 1
         assert event.first == event.last
-
-    async def test_an_event_contains_no_secret(self, nats: Nats) -> None:
-        async with nats.recorder("greetings") as recorder:
+        async with nats.recorder("sites") as recorder:
             recorder.event("shop", WARNING, "SyncFailed", "no way to nats://ann:hush@hub")
-        (event,) = await events(nats)
+        (event,) = await events(nats, "sites.>")
         assert event.message == "no way to nats://***@hub"
 
     async def test_the_first_event_makes_a_limited_stream_with_a_subject_for_each_key(
