@@ -11,15 +11,7 @@ from typing import Any, TypeVarTuple
 import pytest
 
 from natsctl import Drop, ExponentialLimiter, Operation, RateLimit, Retry, Stop, TokenBucket
-from natsctl.core.workqueue import (
-    AGEING_S,
-    FEW,
-    STALE_MAX,
-    Failed,
-    Priority,
-    Synced,
-    WorkQueue,
-)
+from natsctl.core.workqueue import AGEING_S, FEW, STALE_MAX, Failed, Priority, Synced, WorkQueue
 from natsctl.errors import (
     InvalidKeyError,
     PermanentError,
@@ -35,11 +27,7 @@ Ts = TypeVarTuple("Ts")
 RESYNC, RETRY, SECONDARY, USER = sorted(Priority)
 
 
-def make_queue(
-    *,
-    base_s: float = 8.0,
-    bucket: TokenBucket | None = None,
-) -> WorkQueue[str]:
+def make_queue(*, base_s: float = 8.0, bucket: TokenBucket | None = None) -> WorkQueue[str]:
     limiter = ExponentialLimiter[str](base_s=base_s, jitter=lambda: 0.0)
     return WorkQueue(limiter=limiter, bucket=bucket)
 

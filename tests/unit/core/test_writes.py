@@ -9,12 +9,7 @@ from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, Written, rewrite
 from natsctl.core.informer import Informer
 from natsctl.core.sync import Sync
 from natsctl.core.writes import Writes
-from natsctl.errors import (
-    ConflictError,
-    NotFoundError,
-    StoreError,
-    StoreTimeoutError,
-)
+from natsctl.errors import ConflictError, NotFoundError, StoreError, StoreTimeoutError
 from natsctl.model.store import Change, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import THINGS, Thing, applied, stored, value

@@ -12,10 +12,7 @@ import pytest
 from natsctl import KubeOptions, NatsOptions
 from natsctl.daemon.logs import KINDS_MAX, log_to_stderr, secrets_of
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
-from natsctl.telemetry.logger import (
-    bind_log_context,
-    get_logger,
-)
+from natsctl.telemetry.logger import bind_log_context, get_logger
 
 # ---- each log record is one line, as text or JSON, with its fields and without secrets
 

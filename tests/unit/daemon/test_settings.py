@@ -126,10 +126,7 @@ def test_the_error_of_a_wrong_flag_or_variable_is_one_line(
             "[nats]\nworkers = 1",
             "there is no setting nats.workers; did you mean workers in [controllers]?",
         ),
-        (
-            "[nats]\nfoo = 1",
-            "there is no setting nats.foo: the sections are [nats], [kube], ",
-        ),
+        ("[nats]\nfoo = 1", "there is no setting nats.foo: the sections are [nats], [kube], "),
         ("\n[controler]", "there is no section [controler]; did you mean contr"),
         ("creds = 'a'", "creds is not in a section; did you mean creds in [nats]?"),
         ("[nats]\nuser = ann", "not valid TOML: Invalid value (at line 2"),
@@ -243,14 +240,7 @@ def row(setting: Setting) -> tuple[str, str, str, str, str, str]:
     flags, variables = (
         ", ".join(f"`{name}`" for name in names) for names in (setting.flags, setting.variables)
     )
-    return (
-        setting.name,
-        setting.default,
-        setting.meaning,
-        flags,
-        variables,
-        setting.line(),
-    )
+    return (setting.name, setting.default, setting.meaning, flags, variables, setting.line())
 
 
 def test_the_table_matches_the_settings() -> None:

@@ -38,11 +38,7 @@ def test_the_key_has_the_form_of_its_store(identifier: ObjectIdentifier, key: st
     assert identifier.key == key
 
 
-@pytest.mark.parametrize(
-    "identifier",
-    [DEPLOYMENT, SELECTED, LIMIT, EVERY_SECRET],
-    ids=str,
-)
+@pytest.mark.parametrize("identifier", [DEPLOYMENT, SELECTED, LIMIT, EVERY_SECRET], ids=str)
 def test_an_identifier_that_selects_objects_is_valid(identifier: ObjectIdentifier) -> None:
     identifier.validate()
 

@@ -11,10 +11,7 @@ from natsctl.dynamic import (
     kv_kind,
 )
 from natsctl.testing import running
-from tests.support.controllers.app_controller import (
-    APPS,
-    Apps,
-)
+from tests.support.controllers.app_controller import APPS, Apps
 from tests.support.controllers.dynamic_dependents import limit, secret, watcher_called
 from tests.support.stores.documents import put
 

@@ -10,15 +10,9 @@ import msgspec
 import pytest
 
 from natsctl import KubeKind, kube
-from natsctl.errors import (
-    StoreError,
-    WatchBrokenError,
-)
+from natsctl.errors import StoreError, WatchBrokenError
 from natsctl.kubernetes.api_errors import ExpiredError
-from natsctl.kubernetes.codec import (
-    REMEMBERED_MAX,
-    ObjectDecoder,
-)
+from natsctl.kubernetes.codec import REMEMBERED_MAX, ObjectDecoder
 from natsctl.kubernetes.transport import Reply, Transport
 from natsctl.kubernetes.watch import TRIES, Incarnation, KubeWatch
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
@@ -46,12 +40,7 @@ class ScriptedWire(Transport):
         self._minor = minor
 
     async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        **_how: Any,
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, **_how: Any
     ) -> Reply:
         del method
         if path == "/version":

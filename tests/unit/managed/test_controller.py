@@ -8,14 +8,7 @@ import pytest
 from natsctl import UsageError
 from natsctl.managed import ManagedController
 from natsctl.testing import MemoryStores
-from tests.support.controllers.disk_reconciler import (
-    DISKS,
-    Cloud,
-    Disk,
-    ManagedDisks,
-    Play,
-    ran,
-)
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, Disk, ManagedDisks, Play, ran
 
 
 class Disks(ManagedDisks):

@@ -216,11 +216,7 @@ NEWER = msgspec.structs.replace(SHOP, controller_version="1.10")
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        (None, SHOP),
-        (msgspec.json.encode(NEWER), NEWER),
-        (b"{}", SHOP),
-    ],
+    [(None, SHOP), (msgspec.json.encode(NEWER), NEWER), (b"{}", SHOP)],
     ids=["none", "newer", "damaged"],
 )
 async def test_a_daemon_publishes_the_schemas_of_its_kinds_once(

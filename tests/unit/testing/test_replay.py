@@ -55,13 +55,7 @@ from natsctl.testing import (
 from natsctl.testing.replaying.replay import Verdict
 from natsctl.testing.replaying.replay import replay_recording as replayed
 from natsctl.watchers import InformerController, OpinionatedWatcher
-from tests.support.controllers.disk_reconciler import (
-    DISKS,
-    Cloud,
-    CloudClient,
-    Disk,
-    ManagedDisks,
-)
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, ManagedDisks
 from tests.support.eventually import eventually
 
 P = ParamSpec("P")
@@ -269,10 +263,7 @@ EFFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "permissions": (lambda file: file.parent.chmod(0o700), "a change of the permissions"),
     "times": (lambda file: os.utime(file.parent), "a change of the times"),
     "pipe": (lambda file: mkfifo(file), "os.mkfifo()"),  # noqa: PLW0108 - looked up in the call
-    "temporary file": (
-        lambda file: tempfile.mkstemp(dir=file.parent),
-        "the creation of the file",
-    ),
+    "temporary file": (lambda file: tempfile.mkstemp(dir=file.parent), "the creation of the file"),
     "copy": (lambda file: shutil.copy(__file__, file), "shutil.copyfile()"),
     "database": (sqlite3.connect, "the database"),
     "server": (listens, "a server at"),

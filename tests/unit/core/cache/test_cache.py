@@ -10,15 +10,7 @@ import pytest
 
 from natsctl import Invalid
 from natsctl.core.table import Keeping, Table, Unread
-from natsctl.model.store import (
-    Change,
-    Deleted,
-    IllegalKey,
-    Listed,
-    Listing,
-    Stored,
-    WatchEvent,
-)
+from natsctl.model.store import Change, Deleted, IllegalKey, Listed, Listing, Stored, WatchEvent
 from tests.support.stores.sample_objects import THINGS, Thing, applied, broken, stored
 
 

@@ -98,10 +98,7 @@ async def test_a_subscriber_added_during_a_listing_gets_every_object_once() -> N
     for key in keys:
         await store.create(key, value())
     informer, first, second = Informer(store, THINGS), Counter[str](), Counter[str]()
-    async with (
-        informer.subscribe(lambda change: first.update([change.key])),
-        informed(informer),
-    ):
+    async with informer.subscribe(lambda change: first.update([change.key])), informed(informer):
         assert 0 < len(first) < len(keys)
         async with informer.subscribe(lambda change: second.update([change.key])):
             await asyncio.sleep(1)

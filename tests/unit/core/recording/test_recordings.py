@@ -8,13 +8,7 @@ from msgspec import Raw
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.core.environment import within
-from natsctl.core.record.recordings import (
-    SHARE,
-    SYNCS_MAX,
-    KeptSync,
-    Recordings,
-    frames_of,
-)
+from natsctl.core.record.recordings import SHARE, SYNCS_MAX, KeptSync, Recordings, frames_of
 from natsctl.core.sync import Calls
 from natsctl.core.tape import OutsideStep, RecordedError, StoreStep
 from natsctl.model.store import Stored

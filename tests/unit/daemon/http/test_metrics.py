@@ -92,20 +92,8 @@ def test_metrics_and_labels_are_parsed_from_expressions() -> None:
     assert labels_in(comparison) == set()
 
 
-OUR_LABELS = {
-    *(
-        "controller",
-        "result",
-        "name",
-        "slot",
-        "kind",
-        "code",
-        "method",
-        "system",
-        "outcome",
-        "host",
-    ),
-}
+OUR_LABELS = {"controller", "result", "name", "slot", "kind"}
+OUR_LABELS |= {"code", "method", "system", "outcome", "host"}
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)

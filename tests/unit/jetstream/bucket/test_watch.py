@@ -9,15 +9,7 @@ import pytest
 
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.watch import COUNTS, KvWatch
-from natsctl.model.store import (
-    Applied,
-    Batch,
-    Deleted,
-    Listed,
-    Listing,
-    Stored,
-    WatchEvent,
-)
+from natsctl.model.store import Applied, Batch, Deleted, Listed, Listing, Stored, WatchEvent
 from tests.support.stores.bucket_server import BucketServer
 
 VERIFY_S = 60.0
