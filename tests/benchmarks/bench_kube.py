@@ -84,13 +84,15 @@ def filled_namespace(server: KubeServer) -> str:
 
 @asynccontextmanager
 async def cluster() -> AsyncIterator[KubeServer]:
-    with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
-        async with KubeServer(Path(folder) / "kube") as server:
-            async with custom_resources.cluster(server) as stores:
-                await custom_resources.define(
-                    stores.transport, GROUP, "Item", plural=PLURAL, scope="Namespaced"
-                )
-            yield server
+    with (
+        tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder,
+        KubeServer(Path(folder) / "kube") as server,
+    ):
+        async with custom_resources.cluster(server) as stores:
+            await custom_resources.define(
+                stores.transport, GROUP, "Item", plural=PLURAL, scope="Namespaced"
+            )
+        yield server
 
 
 async def make_items(server: KubeServer, namespace: str, count: int) -> None:

@@ -4,19 +4,23 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import msgspec
 import pytest
 
 from natsctl import kube
 from natsctl.errors import NotFoundError
-from natsctl.managed import Managed, Observation
 from natsctl.managed.links import RECORDS, resolve, unresolved
 from natsctl.model.store import Deleted, Store
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, MortalStore, Play
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    Cloud,
+    CloudClient,
+    MortalClient,
+    MortalStore,
+    Play,
+)
 from tests.support.stores import documents
 
 pytestmark = pytest.mark.virtual
@@ -52,57 +56,33 @@ class Fate:
             raise KilledError
 
 
-class MortalClient(CloudClient):
-    """A cloud client of a process that may be killed."""
-
-    def __init__(self, cloud: Cloud, fate: Fate, *, by_key: bool) -> None:
-        super().__init__(cloud, by_key=by_key)
-        self._fate = fate
-
-    async def observe(self, managed: Managed[Any]) -> Observation:
-        with self._fate.call():
-            return await super().observe(managed)
-
-    async def create(self, managed: Managed[Any]) -> None:
-        with self._fate.call():
-            await super().create(managed)
-
-    async def update(self, managed: Managed[Any]) -> None:
-        with self._fate.call():
-            await super().update(managed)
-
-    async def delete(self, managed: Managed[Any]) -> None:
-        with self._fate.call():
-            await super().delete(managed)
-
-
 class World:
-    """A store, a cloud and a person, which outlive processes, and the current process."""
+    """A store, a cloud and a person, which outlive processes, and the current process.
 
-    def __init__(self, store: Store, *, by_key: bool, fate: Fate) -> None:
+    *later* returns the fates of the processes after the first.
+    """
+
+    def __init__(
+        self, store: Store, *, by_key: bool, fate: Fate, later: Callable[[], Fate] = Fate
+    ) -> None:
         self.store = store
         self.records = MemoryStore(RECORDS)
         self.cloud = Cloud()
         self.resolved = 0
         self._by_key = by_key
-        self._next: Callable[[], Fate] = Fate
+        self._later = later
         self.person = Play(store=store, cloud=self.cloud, kind=store.kind)
         self._play = self._process(fate)
 
-    def die_again(self, random_calls: Callable[[], int]) -> None:
-        """Kill every later process, each after the next number of calls."""
-        self._next = lambda: Fate(random_calls())
-
     def _process(self, fate: Fate) -> Play:
         def client(cloud: Cloud) -> MortalClient:
-            return MortalClient(cloud, fate, by_key=self._by_key)
+            return MortalClient(CloudClient(cloud, by_key=self._by_key), fate.call)
 
-        store, kind = MortalStore(self.store, fate.call), self.store.kind
         return Play(
-            store=store,
+            store=MortalStore(self.store, fate.call),
             records=MortalStore(self.records, fate.call),
             cloud=self.cloud,
-            kind=kind,
+            kind=self.store.kind,
             by_key=self._by_key,
             client=client,
         )
@@ -110,23 +90,20 @@ class World:
     async def rest(self) -> None:
         """Reconcile until no work is left. A person resolves unknown creations."""
         for _ in range(1000):
-            try:
-                after_s = await self._play.reconcile()
-            except KilledError:
-                self._play = self._process(self._next())
-                continue
+            after_s = await self.step()
             if after_s is not None and after_s < 60:
                 await asyncio.sleep(after_s)
             elif not await self._settled():
                 return
         raise AssertionError("the reconciler never became idle")
 
-    async def step(self) -> None:
-        """Reconcile once, which may kill the process."""
+    async def step(self) -> float | None:
+        """Reconcile once; another process takes over at once if that kills the process."""
         try:
-            await self._play.reconcile()
+            return await self._play.reconcile()
         except KilledError:
-            self._play = self._process(self._next())
+            self._play = self._process(self._later())
+            return 0.0
 
     async def replace(self, **spec: int) -> None:
         """Replace the whole object without metadata, as `nats kv put` does."""
@@ -154,9 +131,6 @@ class World:
         else:
             await self.store.delete("a")
 
-    async def conditions(self) -> dict[str, tuple[str, str]]:
-        return await self.person.conditions()
-
     async def exists(self) -> bool:
         try:
             await self.store.get("a")
@@ -170,10 +144,10 @@ async def life(world: World) -> list[object]:
     seen: list[object] = []
     await world.person.put(size=1)
     await world.rest()
-    seen.append((list(world.cloud.disks.values()), await world.conditions()))
+    seen.append((list(world.cloud.disks.values()), await world.person.conditions()))
     await world.person.edit("a", lambda document: document["spec"].update(size=2))
     await world.rest()
-    seen.append((list(world.cloud.disks.values()), await world.conditions()))
+    seen.append((list(world.cloud.disks.values()), await world.person.conditions()))
     await world.delete()
     await world.rest()
     seen.append((world.cloud.disks, world.cloud.created, await world.exists()))
@@ -229,13 +203,15 @@ async def test_only_a_crash_during_creation_needs_a_person_if_the_cloud_gives_th
 @pytest.mark.parametrize("by_key", [True, False])
 async def test_repeatedly_killed_processes_converge(*, by_key: bool) -> None:
     for seed in range(15):
-        random_calls = random.Random(seed)
-        world = World(in_nats(), by_key=by_key, fate=Fate(random_calls.randrange(12)))
-        world.die_again(partial(random_calls.randrange, 1, 40))
-        seen = await life(world)
+        seen = await life(randomly_killed(random.Random(seed), by_key=by_key))
         assert (seed, seen[0][0]) == (seed, [1])  # type: ignore[index]  # the sizes of the disks
         assert (seed, seen[1][0]) == (seed, [2])  # type: ignore[index]  # likewise
         assert (seed, seen[2]) == (seed, ({}, ["a"], False))
+
+
+def randomly_killed(chance: random.Random, *, by_key: bool) -> World:
+    first = Fate(chance.randrange(12))
+    return World(in_nats(), by_key=by_key, fate=first, later=lambda: Fate(chance.randrange(1, 40)))
 
 
 @pytest.mark.parametrize("by_key", [True, False])

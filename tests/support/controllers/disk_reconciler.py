@@ -352,32 +352,25 @@ class Plan:
 class Files:
     """The `ExternalClient` of the folder; the name of a disk is the key of its object."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
     async def observe(self, managed: Managed[Disk]) -> Observation:
-        with self._plan.call("observe disk", managed.key):
-            file = FOLDER / "disks" / managed.external_name
-            if not file.exists():
-                return Observation()
-            return Observation(
-                exists=True, up_to_date=file.read_text() == str(managed.object.spec.size)
-            )
+        file = FOLDER / "disks" / managed.external_name
+        if not file.exists():
+            return Observation()
+        return Observation(
+            exists=True, up_to_date=file.read_text() == str(managed.object.spec.size)
+        )
 
     async def create(self, managed: Managed[Disk]) -> None:
-        with self._plan.call("create disk", managed.key):
-            with (FOLDER / "created").open("a") as log:
-                log.write(f"{managed.key}\n")
-            with (FOLDER / "disks" / managed.external_name).open("x") as file:
-                file.write(str(managed.object.spec.size))
+        with (FOLDER / "created").open("a") as log:
+            log.write(f"{managed.key}\n")
+        with (FOLDER / "disks" / managed.external_name).open("x") as file:
+            file.write(str(managed.object.spec.size))
 
     async def update(self, managed: Managed[Disk]) -> None:
-        with self._plan.call("update disk", managed.key):
-            (FOLDER / "disks" / managed.external_name).write_text(str(managed.object.spec.size))
+        (FOLDER / "disks" / managed.external_name).write_text(str(managed.object.spec.size))
 
     async def delete(self, managed: Managed[Disk]) -> None:
-        with self._plan.call("delete disk", managed.key):
-            (FOLDER / "disks" / managed.external_name).unlink(missing_ok=True)
+        (FOLDER / "disks" / managed.external_name).unlink(missing_ok=True)
 
 
 class Disks(Controller):
@@ -397,8 +390,8 @@ class Disks(Controller):
 
         watched = Primary[Disk](Informer(store, DISKS), Writes(), open_records, self.disks.queue)
 
-        async def connect(_managed: Managed[Disk]) -> Files:
-            return Files(plan)
+        async def connect(_managed: Managed[Disk]) -> MortalClient:
+            return MortalClient(Files(), plan.call)
 
         self.reconciler = ManagedReconciler(
             watched,
@@ -411,15 +404,38 @@ class Disks(Controller):
         return await self.reconciler.reconcile(key)
 
 
-class MortalStore(StoreProxy):
-    """A store that makes each call of `store` within the context `around(call, key)`."""
+Around = Callable[[str, str], AbstractContextManager[None]]
+"""Returns the context of a call, which has a name, for a key."""
 
-    def __init__(
-        self,
-        store: Store,
-        around: Callable[[str, str], AbstractContextManager[None]],
-        what: str = "",
-    ) -> None:
+
+class MortalClient:
+    """An `ExternalClient` that makes each call of another one within the context `around`."""
+
+    def __init__(self, client: ExternalClient[Any], around: Around) -> None:
+        self._client = client
+        self._around = around
+
+    async def observe(self, managed: Managed[Any]) -> Observation:
+        with self._around("observe disk", managed.key):
+            return await self._client.observe(managed)
+
+    async def create(self, managed: Managed[Any]) -> None:
+        with self._around("create disk", managed.key):
+            await self._client.create(managed)
+
+    async def update(self, managed: Managed[Any]) -> None:
+        with self._around("update disk", managed.key):
+            await self._client.update(managed)
+
+    async def delete(self, managed: Managed[Any]) -> None:
+        with self._around("delete disk", managed.key):
+            await self._client.delete(managed)
+
+
+class MortalStore(StoreProxy):
+    """A store that makes each call of `store` within the context `around`."""
+
+    def __init__(self, store: Store, around: Around, what: str = "") -> None:
         super().__init__(store)
         self._around = around
         self._what = what

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -172,8 +172,9 @@ class KubeTestBed:
 
     def deleted(self, since: int) -> set[str]:
         """Return the names of all ConfigMaps that were deleted since *since*."""
-        writes = self.cluster.writes(since=since, resource="configmaps", namespace=NAMESPACE)
-        return {write.name for write in writes if write.verb == "delete" and write.status < 300}
+        writes = self.cluster.writes(since, namespace=NAMESPACE)
+        deletions = (w for w in writes if (w.verb, w.resource) == ("delete", "configmaps"))
+        return {write.name for write in deletions if write.status < 300}
 
     def _path(self, suffix: str) -> str:
         return f"/api/v1/namespaces/{NAMESPACE}/configmaps{suffix}"
@@ -217,21 +218,21 @@ async def running(
     controller: Controller, nats_url: str, kubeconfig: Path, watch_timeout_s: float = 60.0
 ) -> AsyncIterator[ControllerRuntime]:
     """Run the controller during the context. An error of the controller fails the test."""
-    async with AsyncExitStack() as stack:
-        nats = await stack.enter_async_context(natsctl.connect(nats_url, wait=True))
-        options = KubeOptions(kubeconfig=str(kubeconfig))
-        connection = natsctl.connect_kube(options, wait=True, watch_timeout_s=watch_timeout_s)
-        kube = await stack.enter_async_context(connection)
+    options = KubeOptions(kubeconfig=str(kubeconfig))
+    async with (
+        natsctl.connect(nats_url, wait=True) as nats,
+        natsctl.connect_kube(options, wait=True, watch_timeout_s=watch_timeout_s) as kube,
+        asyncio.TaskGroup() as group,
+    ):
         runtime = ControllerRuntime(controller, nats=nats, kube=kube)
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(runtime.run(), name="runtime")
-            await runtime.synced.wait()
-            try:
-                yield runtime
-            except BaseException:
-                task.cancel()
-                raise
-            runtime.stop()
+        task = group.create_task(runtime.run(), name="runtime")
+        await runtime.synced.wait()
+        try:
+            yield runtime
+        except BaseException:
+            task.cancel()
+            raise
+        runtime.stop()
 
 
 @asynccontextmanager

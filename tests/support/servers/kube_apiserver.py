@@ -1,4 +1,4 @@
-"""A real etcd and kube-apiserver for tests, which can be killed, stopped, paused and compacted.
+"""A real etcd and kube-apiserver for tests, which can be killed, paused and compacted.
 
 Nothing here uses natsctl. No server outlives the process that started it, however that ends.
 """
@@ -26,7 +26,6 @@ from tests.support.servers.process import dying_with_parent
 
 POLL_S = 0.02
 START_S = 240.0
-STOP_S = 20.0
 RARE_COLLECTIONS = {"GOGC": "400"}  # a tenth less processor time, for some memory
 
 
@@ -37,7 +36,7 @@ def assets() -> Path | None:
 
 
 class KubeServer(KubeCluster):
-    """One kube-apiserver with its own etcd: `async with KubeServer(folder) as server`, or `with`.
+    """One kube-apiserver with its own etcd: `with KubeServer(folder) as server`.
 
     Every user may have a client certificate. Ports and data stay the same over restarts.
     `arguments` are additional arguments of the kube-apiserver.
@@ -67,26 +66,10 @@ class KubeServer(KubeCluster):
     def __exit__(self, *_: object) -> None:
         self._clean()
 
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            self._clean()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._clean()
-
     @property
     def url(self) -> str:
         """The URL of the server, whether it runs or not."""
         return f"https://127.0.0.1:{self.port}"
-
-    @property
-    def running(self) -> bool:
-        """True while the kube-apiserver runs."""
-        return self._runs("kube-apiserver")
 
     def launch(self) -> None:
         """Start the processes that do not run, without waiting.
@@ -108,13 +91,9 @@ class KubeServer(KubeCluster):
             lambda: asyncio.to_thread(self._is_ready), within_s=START_S, every_s=POLL_S
         )
 
-    async def stop(self) -> None:
-        """Stop the kube-apiserver (TERM), and wait until it has ended. etcd keeps running."""
-        await asyncio.to_thread(self._end, "kube-apiserver", signal.SIGTERM)
-
     def kill(self) -> None:
         """Kill the kube-apiserver (-9), if it runs. etcd keeps running."""
-        self._end("kube-apiserver", signal.SIGKILL)
+        self._end("kube-apiserver")
 
     def pause(self) -> None:
         """Suspend the kube-apiserver: connections stay open, and no request is answered.
@@ -213,22 +192,15 @@ class KubeServer(KubeCluster):
         process = self._processes.get(name)
         return process is not None and process.poll() is None
 
-    def _end(self, name: str, signal_number: signal.Signals) -> None:
-        process = self._processes.get(name)
-        if process is None:
-            return
-        for signal_to_send in (signal_number, signal.SIGCONT):
-            process.send_signal(signal_to_send)
-        try:
-            process.wait(timeout=STOP_S)
-        except subprocess.TimeoutExpired:  # the server waits for open watches
-            process.kill()
-            process.wait()
+    def _end(self, name: str) -> None:
+        if name in self._processes:
+            self._processes[name].kill()
+            self._processes[name].wait()
 
     def _clean(self) -> None:
         self.disconnect()
-        self._end("kube-apiserver", signal.SIGKILL)
-        self._end("etcd", signal.SIGKILL)
+        self._end("kube-apiserver")
+        self._end("etcd")
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
 
     def _is_ready(self) -> bool:

@@ -202,9 +202,7 @@ class KubeCluster:
         begin = log.find(text)
         return log.find(b"\n", begin) + 1 if begin >= 0 else 0
 
-    def writes(
-        self, since: int = 0, *, resource: str | None = None, namespace: str | None = None
-    ) -> list[Write]:
+    def writes(self, since: int = 0, *, namespace: str | None = None) -> list[Write]:
         """Return the writes of the test users since a mark, in the order of their responses."""
         with self.audit_log.open("rb") as file:
             file.seek(since)
@@ -213,9 +211,7 @@ class KubeCluster:
         return [
             write
             for write in writes
-            if write.user in USERS
-            and (resource is None or write.resource == resource)
-            and (namespace is None or write.namespace == namespace)
+            if write.user in USERS and namespace in {None, write.namespace}
         ]
 
     def _new_file(self, kind: str, content: bytes) -> Path:

@@ -1,10 +1,12 @@
 """HTTP servers in the place of a kube-apiserver, and HTTP proxies before it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
+
+from tests.support.eventually import eventually
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -102,26 +104,23 @@ class ConnectProxy:
         self.asked: list[str] = []
         self.credentials: list[str] = []
         self.url = ""
-        self._through: set[asyncio.StreamWriter] = set()
+        self.through: set[asyncio.StreamWriter] = set()
 
     def cut(self) -> None:
         """Drop every connection."""
-        for writer in self._through:
+        for writer in self.through:
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._through.add(writer)
+        self.through.add(writer)
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 port = self._asked((await reader.readuntil(b"\r\n\r\n")).decode())
                 far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-                try:
-                    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-                    await _either(_pump(reader, far_writer), _pump(far_reader, writer))
-                finally:
-                    far_writer.transport.abort()
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
         finally:
-            self._through.discard(writer)
+            self.through.discard(writer)
             writer.transport.abort()
 
     def _asked(self, head: str) -> int:
@@ -138,38 +137,20 @@ class ConnectProxy:
 async def proxying() -> AsyncIterator[ConnectProxy]:
     """Run a `ConnectProxy`."""
     proxy = ConnectProxy()
-    running: set[asyncio.Task[None]] = set()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(proxy.serve(reader, writer))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     try:
         proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield proxy
     finally:
         server.close()
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
-
-
-async def _either(*coroutines: Awaitable[None]) -> None:
-    tasks: Sequence[asyncio.Future[None]] = [
-        asyncio.ensure_future(coroutine) for coroutine in coroutines
-    ]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
+        proxy.cut()
+        await eventually(lambda: not proxy.through)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Forward what arrives, and close the other connection at the end."""
     with suppress(OSError):
         while data := await reader.read(65_536):
             writer.write(data)
             await writer.drain()
+    writer.transport.abort()
