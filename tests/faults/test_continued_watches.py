@@ -21,6 +21,8 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 from tests.support.stores.reader import Reader
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 DAY_NS = 24 * 3600 * 10**9
 ACK = re.compile(rb"(\$JS\.ACK\.[^.\s]+\.[^.\s]+\.\d+\.)(\d+)(\.\d+\.)(\d+)\.")  # sequence, time
 

@@ -9,6 +9,8 @@ from tests.support.faults.invariants import Checker
 from tests.support.faults.nats_test_bed import running
 from tests.support.servers.nats_server import NatsServer
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 ROOM, COUNT = 8, 20
 
 

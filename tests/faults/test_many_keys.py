@@ -12,6 +12,8 @@ from natsctl.model.store import Applied, Listed
 from tests.support.clients.nats_admin import Admin
 from tests.support.servers.nats_server import NatsServer
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 BUCKET = "many"
 KEYS = [f"k{number:06}" for number in range(LARGE + 2_000)]
 PURGED, LAST = KEYS[:1_000], KEYS[-1]

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from natsctl import StoreError
-from tests.support.controllers.copy_controller import THINGS, Thing, ThingSpec
+from tests.support.controllers.copy_controller import COPIES, THINGS, Thing, ThingSpec
 from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import nats_test_bed
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 
-async def test_a_controller_converges_after_a_cut_connection(
+async def test_a_controller_converges_after_cuts_and_a_network_that_drops_everything(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
     async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
@@ -22,24 +22,12 @@ async def test_a_controller_converges_after_a_cut_connection(
             await cut_proxy.heal()
             await bed.user.progress()
         await bed.settled()
-
-
-async def test_a_controller_converges_after_repeated_cuts(
-    nats_server: NatsServer, cut_proxy: CutProxy
-) -> None:
-    async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
         async with bed.user.writing():
             for step in range(20):
                 cut_proxy.cut()
                 await cut_proxy.heal()
                 await asyncio.sleep(0.02 * (step % 7))
         await bed.settled()
-
-
-async def test_a_controller_converges_after_a_network_that_drops_everything(
-    nats_server: NatsServer, cut_proxy: CutProxy
-) -> None:
-    async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
         async with bed.user.writing():
             cut_proxy.freeze()
             await bed.lost()
@@ -64,29 +52,20 @@ async def test_a_write_into_a_frozen_network_is_not_sent_again(
         assert set(await bed.admin.entries(THINGS)) == set(bed.user.keys)
 
 
-async def test_deletions_with_purged_markers_are_detected_after_a_disconnection(
+async def test_purges_during_a_disconnection_are_detected(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
+    """Deleted things whose markers are purged go, and copies that are purged come back."""
     async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
         await eventually(bed.swept)
-        deleted_keys = bed.user.keys[:20:2]
+        deleted, kept = bed.user.keys[:10:2], bed.user.keys[1:20:2]
         cut_proxy.cut()
         await bed.lost()
-        for key in deleted_keys:
+        for key in deleted:
             await bed.admin.delete(THINGS, key)
             await bed.admin.purge(THINGS, key)
+        for key in kept:
+            await bed.admin.purge(COPIES, f"{key}.0")
         await cut_proxy.heal()
         await bed.settled()
-        assert bed.sights.gone == set(deleted_keys)
-
-
-async def test_secondaries_purged_during_a_disconnection_are_restored(
-    nats_server: NatsServer, cut_proxy: CutProxy
-) -> None:
-    async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
-        cut_proxy.cut()
-        await bed.lost()
-        for key in bed.user.keys[:20]:
-            await bed.admin.purge("copies", f"{key}.0")
-        await cut_proxy.heal()
-        await bed.settled()
+        assert bed.sights.gone == set(deleted)

@@ -23,6 +23,8 @@ from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import breaks, delete_consumers, no_consumers, running
 from tests.support.servers.nats_server import NatsServer
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 UPDATES, KEYS = 8_000, 200
 LARGE = 10 * PADDING
 GROWTH_MAX = 64 * 2**20  # bytes, of 160 MB that are written

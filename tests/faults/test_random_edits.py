@@ -10,6 +10,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -54,18 +55,13 @@ class Members:
         self._running.append((process, file))
         await eventually(lambda: "sharing keys" in file.read_text(), within_s=WITHIN_S)
 
-    async def stop(self) -> None:
-        """Stop a process in an orderly way, and let another one join."""
-        process, file = self._any()
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0, file.read_text()[-2000:]
-        await self.join()
-
-    async def kill(self) -> None:
-        """Kill a process, and let another one join."""
-        process, _ = self._any()
-        process.kill()
-        await process.wait()
+    async def replace(self, sent: signal.Signals) -> None:
+        """End a process, and let another one join."""
+        self.check()
+        process, file = self._running.pop(self._random.randrange(len(self._running)))
+        process.send_signal(sent)
+        status = 0 if sent is signal.SIGTERM else -sent
+        assert await process.wait() == status, file.read_text()[-2000:]
         await self.join()
 
     async def end(self) -> None:
@@ -78,12 +74,6 @@ class Members:
         """Assert that no process has ended by itself."""
         for process, file in self._running:
             assert process.returncode is None, file.read_text()[-5000:]
-
-    def _any(self) -> tuple[ForkedProcess, Path]:
-        self.check()
-        member = self._random.choice(self._running)
-        self._running.remove(member)
-        return member
 
 
 class Scene:
@@ -126,7 +116,7 @@ class Scene:
         await eventually(self._is_collected, within_s=WITHIN_S)
 
     async def _is_collected(self) -> bool:
-        return (await self.admin.entry(COPIES, "lost.0")).marker is not None
+        return (await self.admin.entry(COPIES, "lost.0")).marker
 
 
 @asynccontextmanager
@@ -157,9 +147,10 @@ async def test_sharing_daemons_end_equal_after_kills_of_members_and_restarts_of_
         await nats_server.start()
 
     async with scene(nats_server.url, tmp_path, seed=1, keys=60) as acting:
-        members = acting.members
+        kill = partial(acting.members.replace, signal.SIGKILL)
+        stop = partial(acting.members.replace, signal.SIGTERM)
         async with acting.user.writing():
-            for fault in (members.kill, restart, members.stop, crash, restart):
+            for fault in (kill, restart, stop, crash, restart):
                 await fault()
                 await acting.works()
         await acting.ends_equal()
@@ -190,8 +181,8 @@ async def test_sharing_daemons_of_a_cluster_end_equal_after_twenty_minutes_of_ki
 
     async with scene(nats_cluster.url, tmp_path, seed=7, keys=3_000) as acting:
         faults: list[Fault] = [
-            acting.members.kill,
-            acting.members.stop,
+            partial(acting.members.replace, signal.SIGKILL),
+            partial(acting.members.replace, signal.SIGTERM),
             lambda: outage(crash),
             lambda: outage(NatsServer.stop),
             restart_all,

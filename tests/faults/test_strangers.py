@@ -21,6 +21,8 @@ from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import NatsTestBed, breaks, nats_test_bed, running
 from tests.support.servers.nats_server import NatsServer
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 SERVER_PENDING = 64 * 2**20  # bytes that a server keeps for a client before it's a slow consumer
 STATUS = {"Status": "503", "Description": "I am no control message"}
 
@@ -151,6 +153,7 @@ async def test_a_flood_of_large_requests_does_not_silence_a_watch(
         assert puts > 1
         await bed.settled()
         assert (breaks(caplog), bed.restarts) == ([], restarts)
+        assert "sync failed" not in caplog.text
         stats = msgspec.json.decode(await ask(asking, "$SRV.STATS.natsctl", timeout_s=60))
         handled = sum(endpoint["num_requests"] for endpoint in stats["endpoints"])
         errors = sum(endpoint["num_errors"] for endpoint in stats["endpoints"])

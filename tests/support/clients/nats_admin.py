@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 ANSWER_S = 30.0  # a machine that stops for some seconds fails no test
 AGAIN_S = 2.0  # for an answer, before a read is sent again
-CONNECT_S = 5
+CONNECT_S = 5.0
 CLOSE_S = 2.0
 PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write that no server received is sent again
 NO_MESSAGE = 10037
@@ -67,7 +67,7 @@ class Admin:
         self._client: OneTimeClient | None = None
         self._written = 0
         self._connecting = asyncio.Lock()
-        self._connect_s = len(self._urls) * CONNECT_S
+        self._connect_s = CONNECT_S if len(self._urls) > 1 else ANSWER_S  # for one of them
 
     async def __aenter__(self) -> Self:
         return self
@@ -201,7 +201,7 @@ class Admin:
     async def _call(self, answer_s: float, send: Callable[[Client], Awaitable[T]]) -> T:
         client = None
         try:
-            async with asyncio.timeout(self._connect_s + 2 * answer_s):
+            async with asyncio.timeout(len(self._urls) * self._connect_s + 2 * answer_s):
                 client = await self._connected()
                 return await send(client)
         except Exception:
@@ -247,7 +247,7 @@ class Admin:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    connect_timeout=CONNECT_S,
+                    connect_timeout=int(self._connect_s),
                     error_cb=_ignore,
                 )
             except FAILURES:

@@ -47,7 +47,7 @@ class Checker:
         self._foreign.clear()
 
     async def settled(
-        self, *, kept: Mapping[str, bytes] | None = None, within_s: float = 60.0
+        self, *, kept: Mapping[str, bytes] | None = None, within_s: float = 120.0
     ) -> None:
         """Wait until copies and caches match the things.
 

@@ -79,7 +79,7 @@ class User:
     async def progress(self, count: int = 25) -> None:
         """Wait until this many more writes have succeeded."""
         goal = self.written + count
-        await eventually(lambda: self.written >= goal)
+        await eventually(lambda: self.written >= goal, within_s=120.0)
 
     async def _write(self, every_s: float, enough: asyncio.Event) -> None:
         while not enough.is_set():
