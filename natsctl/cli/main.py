@@ -103,7 +103,10 @@ class _Commands(TyperGroup):
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return the completions for a shell; loads no command."""
         self._names_only = True
-        return super().shell_complete(ctx, incomplete)
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._names_only = False
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands and the options in panels; loads no command.
@@ -177,6 +180,12 @@ def natsctl(
     """
 
 
+@cache
+def program() -> Any:
+    """Return what parses the arguments; made once, as the commands are."""
+    return get_command(app)
+
+
 def run(args: Sequence[str]) -> int:
     """Run a command and return its exit status."""
     from natsctl.telemetry.logger import HidingFormatter  # noqa: PLC0415 - not for the help
@@ -186,7 +195,7 @@ def run(args: Sequence[str]) -> int:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
         words = _words(list(args))
-        status = get_command(app).main(words, prog_name="natsctl", standalone_mode=False) or 0
+        status = program().main(words, prog_name="natsctl", standalone_mode=False) or 0
         flush()
     except typer.Abort:
         return 1

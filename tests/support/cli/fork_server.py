@@ -57,10 +57,10 @@ def preload() -> None:
         if not name.endswith("__main__"):
             importlib.import_module(name)
     main = importlib.import_module("natsctl.cli.main")
-    program = importlib.import_module("typer.main").get_command(main.app)
+    program = main.program()
     context = program.make_context("natsctl", [], resilient_parsing=True)
-    for name in main.COMMANDS:
-        for parameter in program.get_command(context, name).params:
+    for command in (program, *(program.get_command(context, name) for name in main.COMMANDS)):
+        for parameter in command.params:
             if hasattr(parameter, "get_runtime_param"):  # takes a third of a short command
                 parameter.get_runtime_param()
     gc.collect()
