@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -184,14 +183,3 @@ async def test_a_standby_is_ready_and_its_metrics_show_that_it_does_not_lead(
 
             await eventually(has_taken_over)
             assert await standby.ends(signal.SIGTERM) == 0
-
-
-async def test_an_invalid_or_used_listen_address_ends_the_daemon_at_once(natsctl: Natsctl) -> None:
-    result = await natsctl("run", "-c", GREETINGS, "--listen", "everywhere")
-    assert result.status == 2
-    assert "HOST:PORT" in result.err
-    with socket.create_server(("127.0.0.1", 0)) as user:
-        address = f"127.0.0.1:{user.getsockname()[1]}"
-        result = await natsctl("run", "-c", GREETINGS, "--listen", address)
-    assert result.status == 2
-    assert f"cannot listen on {address}: " in result.err

@@ -19,7 +19,6 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
 
 WEBAPPS = "controllers.webapps:WebApps"
-GREETINGS = "controllers.greetings:Greetings"
 SYNCING = "primaries listed, syncing"
 
 Daemon = Callable[..., Awaitable[Running]]
@@ -125,22 +124,6 @@ async def test_a_daemon_waits_for_its_cluster_at_the_start_and_after_an_outage(
             await proxy.heal()
             await eventually(lambda: namespace.has("pier"))
             assert await running.ends(signal.SIGTERM) == 0
-
-
-async def test_a_controller_without_kubernetes_kinds_needs_no_cluster(
-    folder: Path, nats_server: NatsServer
-) -> None:
-    natsctl = Natsctl(folder, nats_server.url, kubeconfig=folder / "missing.yaml")
-    async with natsctl.running("run", "-c", GREETINGS) as running:
-        await running.logged(SYNCING)
-        assert await running.ends(signal.SIGTERM) == 0
-    wanted = await natsctl("run", "-c", WEBAPPS)
-    assert (wanted.status, wanted.err.count("missing.yaml")) == (2, 1)
-    refused = await natsctl("run", "-c", GREETINGS, "-c", WEBAPPS, "--no-kube")
-    assert refused.status == 2
-    assert (
-        "WebApps.configs is kept in Kubernetes, and --no-kube forbids a connection" in refused.err
-    )
 
 
 async def test_dev_connects_to_the_cluster_of_its_kubeconfig_option(

@@ -161,15 +161,6 @@ async def test_without_otlp_no_span_is_recorded(natsctl: Natsctl) -> None:
         assert "trace_id" not in running.log
 
 
-async def test_an_invalid_otlp_url_is_refused_without_showing_its_password(
-    natsctl: Natsctl,
-) -> None:
-    result = await natsctl("run", "-c", "shops:Shops", "--otlp", "ann:hush@collector:4318")
-    assert result.status == 2
-    assert "traces.otlp in --otlp: the value must be http://HOST:PORT" in result.err
-    assert "hush" not in result.err
-
-
 @pytest.mark.usefixtures("natsctl")
 async def test_a_missing_otlp_extra_is_reported_with_the_install_command(folder: Path) -> None:
     blocked = folder / "site" / "sitecustomize.py"
