@@ -21,7 +21,6 @@ from tests.support.eventually import eventually
 from tests.support.servers.ports import free_port
 
 HERE = Address("127.0.0.1", 0)
-LIMIT_S = 120.0
 
 
 class Lamp(Object, frozen=True):
@@ -55,7 +54,7 @@ class Response(NamedTuple):
 
 async def exchange(address: Address, sent: bytes) -> bytes:
     """Send bytes, and return all received bytes until the connection is closed."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(120):
         reader, writer = await asyncio.open_connection(address.host, address.port)
         try:
             writer.write(sent)
