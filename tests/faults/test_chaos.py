@@ -21,7 +21,7 @@ class Chaos:
     """Random faults of a server and of the network to it."""
 
     def __init__(self, bed: NatsTestBed, server: NatsServer, proxy: CutProxy, seed: int) -> None:
-        self._play = bed
+        self._bed = bed
         self._server = server
         self._proxy = proxy
         self._random = random.Random(seed)
@@ -56,50 +56,42 @@ class Chaos:
         self._proxy.thaw()
 
     async def _consumers(self) -> None:
-        await delete_consumers(self._play.admin)
+        await delete_consumers(self._bed.admin)
 
     async def _key(self) -> None:
         """Purge a primary and a secondary, so that no delete marker remains."""
-        await self._play.admin.purge(THINGS, self._random.choice(sorted(self._play.user.mortal)))
-        name = f"{self._random.choice(self._play.user.keys)}.0"
-        self._play.user.meddled.add(name)
-        await self._play.admin.purge(COPIES, name)
+        await self._bed.admin.purge(THINGS, self._random.choice(sorted(self._bed.user.mortal)))
+        name = f"{self._random.choice(self._bed.user.keys)}.0"
+        self._bed.user.meddled.add(name)
+        await self._bed.admin.purge(COPIES, name)
 
     async def _while(self, limit_s: float) -> None:
         await asyncio.sleep(self._random.uniform(0.0, limit_s))
 
 
-async def run_with_faults(
-    server: NatsServer, proxy: CutProxy, *, seed: int, faults: int, keys: int
+LONG = (pytest.mark.long, pytest.mark.timeout(900))
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults", "keys"),
+    [
+        *((seed, 8, 60) for seed in (1, 2)),
+        *(pytest.param(seed, 60, 1_000, marks=LONG) for seed in range(10, 16)),
+    ],
+)
+async def test_a_controller_converges_after_random_faults(
+    nats_server: NatsServer, cut_proxy: CutProxy, seed: int, faults: int, keys: int
 ) -> None:
-    """Cause this many faults, and check that the controller converges."""
-    history = 1 + 4 * (seed % 2)
     async with nats_test_bed(
-        server.url,
-        through=proxy.url,
-        copies=copies_of(history=history),
+        nats_server.url,
+        through=cut_proxy.url,
+        copies=copies_of(history=1 + 4 * (seed % 2)),
         seed=seed,
         keys=keys,
         verify_s=1.0,
     ) as bed:
-        chaos = Chaos(bed, server, proxy, seed)
+        chaos = Chaos(bed, nats_server, cut_proxy, seed)
         async with bed.user.writing():
             for _ in range(faults):
                 await chaos.cause_fault()
         await bed.settled()
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_a_controller_converges_after_random_faults(
-    nats_server: NatsServer, cut_proxy: CutProxy, seed: int
-) -> None:
-    await run_with_faults(nats_server, cut_proxy, seed=seed, faults=8, keys=60)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(10, 16))
-async def test_a_controller_converges_after_many_random_faults(
-    nats_server: NatsServer, cut_proxy: CutProxy, seed: int
-) -> None:
-    await run_with_faults(nats_server, cut_proxy, seed=seed, faults=60, keys=1_000)

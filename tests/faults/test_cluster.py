@@ -1,7 +1,7 @@
 """Buckets with three replicas survive the loss of one server at a time."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -13,6 +13,8 @@ from tests.support.faults.nats_test_bed import NatsTestBed, nats_test_bed
 from tests.support.servers.nats_server import NatsCluster, NatsServer
 
 REPLICATED = copies_of(replicas=3)
+
+Choice = Callable[[NatsTestBed, NatsCluster], Awaitable[NatsServer]]
 
 
 async def leader(bed: NatsTestBed, cluster: NatsCluster, bucket: str = THINGS) -> NatsServer:
@@ -34,12 +36,12 @@ async def consumers(bed: NatsTestBed, cluster: NatsCluster) -> NatsServer:
     return cluster[info["cluster"]["leader"]]
 
 
-async def known(choose: Callable[[], Awaitable[NatsServer]]) -> NatsServer:
+async def known(choose: Choice, bed: NatsTestBed, cluster: NatsCluster) -> NatsServer:
     """Return the chosen server, when no election is under way."""
 
     async def chosen() -> NatsServer | None:
         with suppress(*FAILURES, LookupError, ValueError):
-            return await choose()
+            return await choose(bed, cluster)
         return None
 
     server = await eventually(chosen)
@@ -47,26 +49,10 @@ async def known(choose: Callable[[], Awaitable[NatsServer]]) -> NatsServer:
     return server
 
 
-@asynccontextmanager
-async def another_leads(bed: NatsTestBed, node: NatsServer) -> AsyncIterator[None]:
-    """Pause the server in the body, then wait until another server leads the primary bucket.
-
-    The pause need not break a watch, because its consumer may be on another server.
-    """
-
-    async def led() -> bool:
-        with suppress(*FAILURES):
-            leader_name = (await bed.hasty.info(THINGS))["cluster"].get("leader")
-            return leader_name not in {None, node.name}
-        return False
-
-    yield
-    await eventually(led)
-
-
-def a_watch_breaks(bed: NatsTestBed, _node: NatsServer) -> AbstractAsyncContextManager[None]:
-    """Pause the server in the body, then wait until a watch times out."""
-    return bed.breaking()
+async def another_leads(bed: NatsTestBed, node: NatsServer) -> bool:
+    with suppress(*FAILURES):
+        return (await bed.hasty.info(THINGS))["cluster"].get("leader") not in {None, node.name}
+    return False
 
 
 @pytest.mark.timeout(600)
@@ -77,7 +63,7 @@ async def test_a_controller_converges_after_servers_were_killed_and_restarted(
         for choose in (leader, connected, consumers):
             async with bed.user.writing():
                 await bed.user.progress()
-                node = await known(partial(choose, bed, nats_cluster))
+                node = await known(choose, bed, nats_cluster)
                 node.kill()
                 await bed.user.progress()
             await bed.settled()
@@ -92,12 +78,14 @@ async def test_a_controller_converges_after_servers_were_killed_and_restarted(
 async def test_a_controller_converges_after_servers_were_paused(nats_cluster: NatsCluster) -> None:
     async with nats_test_bed(nats_cluster.url, copies=REPLICATED) as bed:
         incarnation = bed.controller.things.informer.table.incarnation
-        for choose, during_pause in ((leader, another_leads), (consumers, a_watch_breaks)):
+        for choose in (leader, consumers):
             async with bed.user.writing():
                 await bed.user.progress()
-                node = await known(partial(choose, bed, nats_cluster))
-                async with during_pause(bed, node):
+                node = await known(choose, bed, nats_cluster)
+                async with bed.breaking(times=int(choose is consumers)):
                     node.pause()
+                if choose is leader:  # its pause need not break a watch of another server
+                    await eventually(partial(another_leads, bed, node))
                 await bed.user.progress()
             await bed.settled()
             async with bed.user.writing():
@@ -120,7 +108,7 @@ async def test_controllers_collect_garbage_and_start_while_servers_are_down(
     async with nats_test_bed(nats_cluster.url, copies=REPLICATED) as bed:
         await node.start()
         await nats_cluster.settled()
-        node = await known(lambda: leader(bed, nats_cluster))
+        node = await known(leader, bed, nats_cluster)
     node.kill()  # no server answers requests for the buckets until new leaders are elected
     async with nats_test_bed(nats_cluster.url, copies=REPLICATED):
         """The controller starts meanwhile, and copies."""
@@ -139,7 +127,7 @@ async def kill_leader(bed: NatsTestBed, cluster: NatsCluster, bucket: str) -> Na
 
     Every bucket and the cluster itself have a leader.
     """
-    node = await known(lambda: leader(bed, cluster, bucket))
+    node = await known(partial(leader, bucket=bucket), bed, cluster)
     node.kill()
 
     async def led() -> bool:

@@ -85,7 +85,6 @@ class Bed:
             await self.admin.put(self.bucket, key, {"key": key})
 
     async def update(self, **changes: object) -> None:
-        """Change the stream's configuration."""
         config = (await self.admin.info(self.bucket))["config"]
         await self.admin.api(f"STREAM.UPDATE.KV_{self.bucket}", {**config, **changes})
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,11 @@ from natsctl import (
     secondary,
 )
 from tests.support.clients.nats_admin import FAILURES, Admin
+from tests.support.controllers.copy_controller import Copy, CopySpec
 from tests.support.eventually import eventually
 from tests.support.servers.leaf_node import hub_server, leaf_server
-from tests.support.servers.nats_server import NatsServer
 
 PATIENCE_S = 90.0
-
-
-class Spec(msgspec.Struct, frozen=True):
-    text: str
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
@@ -38,19 +33,15 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Site(Object, frozen=True, kw_only=True):
-    spec: Spec
+    spec: CopySpec
     status: Status = Status()  # type: ignore[assignment]  # narrower
-
-
-class Page(Object, frozen=True):
-    spec: Spec
 
 
 class Sites(Controller):
     """Makes a page of each site on the edge, and reports what it shows."""
 
     sites = primary(kv(Site, bucket="sites", status_bucket="site_status", create=False))
-    pages = secondary(kv(Page, bucket="pages"))
+    pages = secondary(kv(Copy, bucket="pages"))
 
     def __init__(self) -> None:
         self.syncs: list[tuple[str, str]] = []  # the key, and the text that was reported before
@@ -60,34 +51,19 @@ class Sites(Controller):
         if site is None:
             return
         self.syncs.append((key, site.status.shown))
-        await self.pages.apply(key, Page(spec=site.spec))
+        await self.pages.apply(key, Copy(spec=site.spec))
         await self.sites.update_status(key, {"shown": site.spec.text})
 
 
-@pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with hub_server(tmp_path / "hub") as server:
-        yield server
-
-
-@pytest.fixture
-async def edge(tmp_path: Path, hub: NatsServer) -> AsyncIterator[NatsServer]:
-    async with leaf_server(tmp_path / "edge", hub, domain="edge") as server:
-        yield server
-
-
-@pytest.fixture
-async def above(hub: NatsServer, edge: NatsServer) -> AsyncIterator[Admin]:
+async def share(above: Admin, below: Admin) -> None:
     """The hub has the sites, and gathers the statuses; the edge has a mirror of the sites."""
-    async with Admin(hub.url) as above, Admin(edge.url) as below:
-        await above.create("sites")
-        origin = {"name": "KV_sites", "external": {"api": "$JS.hub.API"}}
-        mirror = {"name": "KV_sites", "mirror": origin, "allow_direct": True}
-        await below.api("STREAM.CREATE.KV_sites", mirror)
-        source = {"name": "KV_site_status", "external": {"api": "$JS.edge.API"}}
-        gathered = {"name": "KV_site_status", "sources": [source], "max_msgs_per_subject": 1}
-        await above.api("STREAM.CREATE.KV_site_status", gathered)
-        yield above
+    await above.create("sites")
+    origin = {"name": "KV_sites", "external": {"api": "$JS.hub.API"}}
+    mirror = {"name": "KV_sites", "mirror": origin, "allow_direct": True}
+    await below.api("STREAM.CREATE.KV_sites", mirror)
+    source = {"name": "KV_site_status", "external": {"api": "$JS.edge.API"}}
+    gathered = {"name": "KV_site_status", "sources": [source], "max_msgs_per_subject": 1}
+    await above.api("STREAM.CREATE.KV_site_status", gathered)
 
 
 async def status_in(admin: Admin, key: str) -> Any:
@@ -105,15 +81,20 @@ async def put(admin: Admin, key: str, text: str, generation: int = 1) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_an_edge_catches_up_after_it_has_lost_its_hub(
-    hub: NatsServer, edge: NatsServer, above: Admin
-) -> None:
+async def test_an_edge_catches_up_after_it_has_lost_its_hub(tmp_path: Path) -> None:
     controller = Sites()
 
     async def shows(**texts: str | None) -> bool:
         return all([await status_in(above, key) == text for key, text in texts.items()])
 
-    async with Admin(edge.url) as below, connect(edge.url) as nats:
+    async with (
+        hub_server(tmp_path / "hub") as hub,
+        leaf_server(tmp_path / "edge", hub, domain="edge") as edge,
+        Admin(hub.url) as above,
+        Admin(edge.url) as below,
+        connect(edge.url) as nats,
+    ):
+        await share(above, below)
         runtime = ControllerRuntime(controller, nats=nats)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(runtime.run())

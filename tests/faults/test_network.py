@@ -37,16 +37,27 @@ async def test_a_controller_converges_after_cuts_and_a_network_that_drops_everyt
         await bed.settled()
 
 
-async def test_a_write_into_a_frozen_network_is_not_sent_again(
+async def test_a_write_that_failed_is_never_sent(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
+    """The network is frozen, or the server is dead, which the first write need not know."""
     async with nats_test_bed(nats_server.url, through=cut_proxy.url) as bed:
+
+        async def fail(key: str) -> None:
+            with pytest.raises(StoreError):
+                await bed.controller.things.put(key, Thing(spec=ThingSpec("boo")))
+
         cut_proxy.freeze()
-        with pytest.raises(StoreError):
-            await bed.controller.things.put("ghost", Thing(spec=ThingSpec("boo")))
+        await fail("ghost")
         cut_proxy.cut()
         cut_proxy.thaw()
         await cut_proxy.heal()
+        await bed.user.put_all()
+        await bed.settled()
+        nats_server.kill()
+        for number in range(50):
+            await fail(f"ghost{number}")
+        await nats_server.start()
         await bed.user.put_all()
         await bed.settled()
         assert set(await bed.admin.entries(THINGS)) == set(bed.user.keys)

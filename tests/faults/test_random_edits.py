@@ -65,7 +65,6 @@ class Members:
         await self.join()
 
     async def end(self) -> None:
-        """Kill all processes."""
         for process, _ in self._running:
             process.kill()
             await process.wait()

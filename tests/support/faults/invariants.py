@@ -136,7 +136,6 @@ def same(slot: Primary[Any] | Secondary[Any], entries: Mapping[str, Entry]) -> N
 
 
 def living(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the entries without delete markers."""
     return {key: entry for key, entry in entries.items() if not entry.marker}
 
 
@@ -145,5 +144,4 @@ def _decoded(entries: Mapping[str, Entry]) -> dict[str, Thing]:
 
 
 def text_of(value: bytes) -> str:
-    """Return the text of a thing or a copy."""
     return str(msgspec.json.decode(value)["spec"]["text"])

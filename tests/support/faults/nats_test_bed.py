@@ -40,7 +40,6 @@ class NatsTestBed:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of watches."""
         return self.runtime.status().watch_restarts
 
     async def settled(self) -> None:
@@ -79,15 +78,14 @@ class NatsTestBed:
         return False
 
     async def deleted_copies(self) -> set[str]:
-        """Return the copies that have a delete marker."""
         return await self.admin.markers(COPIES)
 
     async def watched(self) -> None:
-        """Wait until both buckets are watched."""
-        await eventually(self._both_watched)
 
-    async def _both_watched(self) -> bool:
-        return {f"KV_{THINGS}", f"KV_{COPIES}"} <= (await self.admin.consumers()).keys()
+        async def both() -> bool:
+            return {f"KV_{THINGS}", f"KV_{COPIES}"} <= (await self.admin.consumers()).keys()
+
+        await eventually(both)
 
     async def lost(self) -> None:
         """Wait until the controller has detected the loss of its connection."""

@@ -58,18 +58,15 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """The URL of the server, whether it runs or not."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """True while the server's process runs."""
         return self._process is not None and self._process.poll() is None
 
     async def start(self) -> None:
@@ -98,7 +95,6 @@ class NatsServer:
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Continue the process after a pause."""
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
@@ -170,26 +166,19 @@ class NatsCluster:
 
     @property
     def url(self) -> str:
-        """All nodes' URLs, comma-separated."""
         return ",".join(node.url for node in self.nodes)
 
     async def settled(self) -> None:
         """Wait until JetStream has a leader and every node is current and healthy."""
         await eventually(self._settled, within_s=START_S)
 
-    async def leader(self) -> str:
-        """Return the name of the JetStream leader, an empty string if there is none."""
-        meta = (await _get(self._monitors["n1"], "/jsz")).get("meta_cluster", {})
-        return str(meta.get("leader", ""))
-
     async def _settled(self) -> bool:
-        for port in self._monitors.values():
+        metas = {}
+        for name, port in self._monitors.items():
             if (await _get(port, "/healthz")).get("status") != "ok":
                 return False
-        name = await self.leader()
-        if name not in self._monitors:
-            return False
-        leader = (await _get(self._monitors[name], "/jsz"))["meta_cluster"]
+            metas[name] = (await _get(port, "/jsz")).get("meta_cluster", {})
+        leader = metas.get(metas["n1"].get("leader"), {})
         peers = leader.get("replicas") or []
         return len(peers) == len(self.nodes) - 1 and all(peer["current"] for peer in peers)
 
