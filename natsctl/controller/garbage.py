@@ -13,7 +13,7 @@ import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -345,10 +345,19 @@ Suspect = tuple[Owned[Any], Stored, str]
 """An object that may be an orphan, its slot, and the owner that it names."""
 
 
+class WhyPaused(Protocol):
+    """Returns why the objects of a missing owner are kept; empty if they are not.
+
+    It reads the history of the owner, unless it's told that there is none.
+    """
+
+    def __call__(self, owner: str, *, has_history: bool = True) -> Awaitable[str]: ...
+
+
 class GarbageCollector:
     """Plans which orphans to remove; a sync of the owner's key, or `apply`, removes them.
 
-    *paused* returns why the objects of a paused owner are kept; empty if they are not.
+    *paused* returns why the objects of a paused owner are kept.
     """
 
     def __init__(
@@ -357,7 +366,7 @@ class GarbageCollector:
         primary: Informer[Any],
         secondaries: Collection[Owned[Any]],
         limits: GarbageLimits,
-        paused: Callable[[str], Awaitable[str]],
+        paused: WhyPaused,
     ) -> None:
         self.evidence, self.last = evidence, GarbagePlan(())
         self._primary, self._secondaries = primary, secondaries
@@ -441,7 +450,7 @@ class GarbageCollector:
                     return
             deleted_at = missing[owner]
             proven = deleted_at is not None and await self.evidence.proves(deleted_at)
-            held = await self._paused(owner)
+            held = await self._paused(owner, has_history=deleted_at is not None)
             if not held and not proven:
                 held = await self._why_edited((secondary, stored, owner))
             age_s = now - self._suspected.get(_name(suspect), now)

@@ -487,9 +487,10 @@ class OpenController:
         await self._paused.recall(key, self._primary.informer.store)
         return self._paused.holds_back(key)
 
-    async def _why_paused(self, owner: str) -> str:
+    async def _why_paused(self, owner: str, *, has_history: bool = True) -> str:
         """Return why the objects of a missing owner are kept; its history may show a pause."""
-        await self._paused.recall(owner, self._primary.informer.store)
+        if has_history:
+            await self._paused.recall(owner, self._primary.informer.store)
         return self._host.pausing.advice(owner, source_of(self._primary.kind))
 
     async def _remove_secondaries(self, sync: Sync) -> None:
