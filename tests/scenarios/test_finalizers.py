@@ -150,26 +150,16 @@ async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> No
         pass
 
     await client.apps.delete("shop")
+    world.failure = RuntimeError("not yet")
+    async with running(Builders(world), stores=client.stores):
+        await asyncio.sleep(1)
+    world.failure = None
     for _ in range(3):
         async with running(Builders(world), stores=client.stores) as harness:
             await harness.run_until_idle()
 
     assert world.cleaned == [("shop", "hi")]
     assert client.parts.keys() == ["bar.main"]
-
-
-async def test_a_failed_cleanup_is_repeated_by_the_next_runtime() -> None:
-    world = ExternalSystem()
-    async with running_apps(Builders(world), "shop") as client:
-        world.failure = RuntimeError("not yet")
-        await client.apps.delete("shop")
-        await asyncio.sleep(1)
-    world.failure = None
-    async with running(Builders(world), stores=client.stores) as harness:
-        await harness.run_until_idle()
-
-    assert world.cleaned == [("shop", "hi")]
-    assert client.parts.keys() == []
 
 
 async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:

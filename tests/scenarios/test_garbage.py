@@ -437,7 +437,7 @@ async def test_more_orphans_than_count_max_need_a_user() -> None:
 # ---- commands of a user
 
 
-async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
+async def test_an_applied_plan_deletes_only_its_unchanged_orphans_and_gc_cycles_resume() -> None:
     async with running_apps(Apps(), "shop", "bar", "baz", "qux") as client:
         client.apps.recreate()
         await client.app("bar")
@@ -454,6 +454,12 @@ async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
         assert reasons["shop.main"].startswith("it changed: ")
         await client.idle()
         assert client.parts.keys() == ["bar.main", "baz.main", "shop.main"]
+        await client.runtime.garbage_apply(await plan(client))
+        assert client.parts.keys() == ["bar.main", "baz.main"]
+        await put(client.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(OVER)
+        assert client.parts.keys() == ["bar.main", "baz.main"]
+        assert (await plan(client)).refused == ""
 
 
 async def test_an_owner_created_while_a_plan_is_applied_gets_its_secondaries_back() -> None:
@@ -489,20 +495,6 @@ async def test_a_plan_of_a_recreated_store_deletes_nothing() -> None:
         with pytest.raises(UsageError, match="was recreated since the plan was made"):
             await client.runtime.garbage_apply(planned)
         assert client.parts.keys() == ["lost"]
-
-
-async def test_gc_cycles_resume_after_a_user_accepts_a_recreated_bucket() -> None:
-    async with running_apps(Apps(), "shop", "bar") as client:
-        client.apps.recreate()
-        await client.app("bar")
-        await asyncio.sleep(OVER)
-        await client.runtime.garbage_apply(await plan(client))
-        assert client.parts.keys() == ["bar.main"]
-        await put(client.parts, "lost", owned_by("nobody"))
-        await asyncio.sleep(OVER)
-
-        assert client.parts.keys() == ["bar.main"]
-        assert (await plan(client)).refused == ""
 
 
 async def test_a_controller_can_override_garbage_secondaries() -> None:

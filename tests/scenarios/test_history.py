@@ -32,7 +32,7 @@ from natsctl.managed import (
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import edit
-from tests.support.controllers.quarantined_apps import die
+from tests.support.controllers.quarantined_apps import dead
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
@@ -142,8 +142,8 @@ async def test_a_key_that_kills_processes_is_quarantined(
     make: Make, stores: MemoryStores, tmp_path: Path
 ) -> None:
     with within(claims=ClaimedKeys(tmp_path)):
-        for _ in range(3):
-            die(tmp_path, "a", loop="things.0")
+        for number in range(3):
+            dead(tmp_path, "a", number, loop="things.0")
         calls: list[str] = []
         async with running(make(stores, calls)) as controller:
             await asyncio.sleep(5)

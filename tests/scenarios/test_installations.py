@@ -255,16 +255,12 @@ async def test_processes_that_start_at_once_agree_on_one_id() -> None:
     assert stores.store(INSTALLATION).writes == 1
 
 
-async def test_an_invalid_stored_id_is_not_replaced() -> None:
+async def test_an_invalid_or_unreadable_id_is_not_replaced() -> None:
     stores = MemoryStores()
     await stores.store(INSTALLATION).create(KEY, b"garbage")
     with pytest.raises(InvalidObjectError):
         await installation(stores)
     assert (await stores.store(INSTALLATION).get(KEY)).value == b"garbage"
-
-
-async def test_an_unreadable_bucket_creates_no_id() -> None:
-    stores = MemoryStores()
     stores.store(INSTALLATION).fail(PermissionDeniedError("not for you"))
     with pytest.raises(PermissionDeniedError):
         await installation(stores)

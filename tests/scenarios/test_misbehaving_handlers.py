@@ -126,10 +126,6 @@ async def test_every_surface_refuses_an_invalid_returned_delay(
     ids=lambda error: type(error).__name__,
 )
 async def test_an_exception_fails_its_own_key_only(surface: Open, error: BaseException) -> None:
-    await check_that_only_bad_fails(surface, error)
-
-
-async def check_that_only_bad_fails(surface: Open, error: BaseException) -> None:
     handled: list[str] = []
 
     async def handle(key: str) -> None:

@@ -11,7 +11,7 @@ from natsctl.core.environment import enter, environment, within
 from natsctl.core.quarantine import ClaimedKeys
 from natsctl.model.pause import Pause
 from tests.support.controllers.app_controller import PAUSED, AppClient, Calm, edit
-from tests.support.controllers.quarantined_apps import die
+from tests.support.controllers.quarantined_apps import dead
 from tests.support.controllers.sharing_group import SHARES, TTL_S, SharingGroup, SharingMember
 from tests.support.eventually import eventually
 
@@ -147,15 +147,6 @@ async def test_each_paused_key_is_counted_by_one_process(group: Group) -> None:
     assert sum(runtime.measures().paused_keys for runtime in group.runtimes) == len(KEYS)
 
 
-async def quarantined(group: Group, directory: Path, *keys: str) -> None:
-    """Let three processes die with each of the keys, and another process find their files."""
-    for key in 3 * keys:
-        die(directory, key)
-    await group.add()  # a member that gains keys reads the files
-    if not all(key in quarantined_keys(group) for key in keys):
-        await group.moved(keys[0])  # a leader reads the files when it begins to lead
-
-
 def quarantined_keys(group: Group) -> list[str]:
     """Return the quarantined keys of all processes, one entry for each process that reports it."""
     return [key for runtime in group.runtimes for key in runtime.status().quarantined]
@@ -165,7 +156,11 @@ def quarantined_keys(group: Group) -> list[str]:
 async def test_a_quarantined_key_stays_quarantined_for_the_next_holder(
     group: Group, directory: Path, *, killed: bool
 ) -> None:
-    await quarantined(group, directory, "app0")
+    for number in range(3):
+        dead(directory, "app0", number)
+    await group.add()  # a member that gains keys reads the files
+    if quarantined_keys(group) == []:
+        await group.moved("app0")  # a leader reads the files when it begins to lead
     group.forget_syncs()
     await group.moved("app0", killed=killed)
     await group.add()

@@ -17,6 +17,7 @@ from tests.support.controllers.app_controller import APPS, Apps, app_client, edi
 from tests.support.controllers.quarantined_apps import (
     PAUSES,
     Stuck,
+    dead,
     deaths,
     die,
     prepared,
@@ -35,8 +36,8 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 async def after_three_deaths(directory: Path) -> AsyncIterator[Harness]:
     """Run the controller until it is idle, after processes died while they held the key shop."""
     stores = await prepared()
-    for _ in range(2):
-        die(directory, "shop")
+    for number in range(2):
+        dead(directory, "shop", number)
         async with running(Stuck(), stores=stores) as harness:
             await harness.run_for(1)
     die(directory, "shop")

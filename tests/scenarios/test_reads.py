@@ -237,13 +237,3 @@ async def test_a_read_outside_a_sync_is_refused() -> None:
     async with running(readers):
         with pytest.raises(UsageError, match="within a sync"):
             await readers.reads.get(LIMITS, "eu")
-
-
-async def test_a_key_assigned_to_another_process_leaves_no_watch() -> None:
-    readers = Readers(limit_called("eu"))
-    async with running(readers) as harness:
-        await put(buckets(harness), "eu", limits(1))
-        await app(harness, "shop")
-        assert readers.reads.watch_count == 1
-        await readers.reads.keep(lambda _key: False)
-        assert readers.reads.watch_count == 0

@@ -105,7 +105,7 @@ def test_an_option_that_is_wrong_or_misspelt_is_refused(
 # ---- changes that cause a sync
 
 
-async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> None:
+async def test_only_resyncs_and_restarts_sync_after_convergence_and_they_write_nothing() -> None:
     controller = Apps()
     async with running_apps(controller) as client:
         keys = [f"app-{number}" for number in range(50)]
@@ -123,6 +123,10 @@ async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> N
         assert set(resyncs.values()) == {5}  # one every ten minutes, except the first
         last = client.runtime.explain("app-0").syncs
         assert [sync.operation for sync in last] == ["resync"] * 5
+    restarted = Apps()
+    async with running(restarted, stores=client.stores) as harness:
+        await harness.run_until_idle()
+        assert (Counter(restarted.syncs), client.writes) == (dict.fromkeys(keys, 1), 200)
 
 
 async def test_several_writes_of_a_secondary_in_a_sync_cause_no_further_sync() -> None:
@@ -139,18 +143,6 @@ async def test_several_writes_of_a_secondary_in_a_sync_cause_no_further_sync() -
     async with running_apps(controller, "shop") as client:
         assert await client.texts() == {"shop": "ready"}
         assert controller.syncs == ["shop"]
-
-
-async def test_a_restart_syncs_each_key_once_and_writes_nothing() -> None:
-    async with running_apps(Apps()) as client:
-        for number in range(20):
-            await client.app(f"app-{number}")
-        await client.idle()
-    writes, controller = client.writes, Apps()
-    async with running(controller, stores=client.stores) as harness:
-        await harness.run_until_idle()
-
-        assert (len(controller.syncs), client.writes) == (20, writes)
 
 
 @pytest.mark.parametrize(

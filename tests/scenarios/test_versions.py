@@ -3,6 +3,8 @@
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
 from natsctl import (
     Controller,
     GarbageLimits,
@@ -108,7 +110,10 @@ async def test_a_watcher_gets_the_newest_type(stores: MemoryStores) -> None:
 # ---- migration
 
 
-async def test_a_migration_syncs_nothing_and_writes_nothing_else(stores: MemoryStores) -> None:
+@pytest.mark.parametrize("broken", [False, True], ids=["", "while the watch is broken"])
+async def test_a_migration_syncs_nothing_and_writes_nothing_else(
+    stores: MemoryStores, *, broken: bool
+) -> None:
     for key in ("a", "b"):
         await stores.store(SHOPS).create(key, old("nginx"))
     await run_once(OldShops(), stores)
@@ -117,30 +122,18 @@ async def test_a_migration_syncs_nothing_and_writes_nothing_else(stores: MemoryS
         await harness.run_until_idle()
         controller.synced.clear()
         writes = stores.store(SHOPS).writes
+        if broken:
+            stores.store(SHOPS).break_watches()
         await migrated(stores.store(SHOPS))
         await migrated(stores.store(SIGNS))
         await harness.run_until_idle()
         await harness.run_for(10)
         assert controller.synced == []
         assert stores.store(SHOPS).writes == writes + 2
+        newest = await stores.store(SHOPS).get("a")
+        assert harness.runtime.explain("a").revision == newest.revision
         signs = stores.store(SIGNS)
         assert [sign.key for sign in outdated(signs, await objects_of(signs))] == []
-
-
-async def test_a_migration_during_a_broken_watch_syncs_nothing(stores: MemoryStores) -> None:
-    await stores.store(SHOPS).create("a", old("nginx"))
-    await run_once(OldShops(), stores)
-    controller = Shops()
-    async with running(controller, stores=stores) as harness:
-        await harness.run_until_idle()
-        controller.synced.clear()
-        stores.store(SHOPS).break_watches()
-        await migrated(stores.store(SHOPS))
-        await harness.run_for(10)
-        assert controller.synced == []
-        assert (
-            harness.runtime.explain("a").revision == (await stores.store(SHOPS).get("a")).revision
-        )
 
 
 # ---- rollout

@@ -23,10 +23,10 @@ def on_machine(directory: Path, **changes: object) -> AbstractContextManager[obj
     return within(claims=ClaimedKeys(directory), **changes)
 
 
-def dead(directory: Path, key: str, number: int) -> None:
+def dead(directory: Path, key: str, number: int, loop: str = "apps.0") -> None:
     """Write what process *number* leaves if it dies while it syncs the key alone."""
     left = len(key).to_bytes(LENGTH, "little") + key.encode()
-    (directory / f"apps.0.{number}-dead.held").write_bytes(left.ljust(SLOT, b"\0"))
+    (directory / f"{loop}.{number}-dead.held").write_bytes(left.ljust(SLOT, b"\0"))
 
 
 class Stuck(Apps):
