@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +22,6 @@ from tests.benchmarks.support.dataset import key
 from tests.benchmarks.support.measured_server import Sizes, filled, started
 from tests.benchmarks.support.results import GO_KUBE, Row, compared, shown
 from tests.support.servers.kube_apiserver import KubeServer, assets
-from tests.support.servers.nats_server import NatsServer
 from tests.support.stores import custom_resources
 
 SIDES = ("natsctl", "aiohttp", "kopf")
@@ -37,16 +35,16 @@ async def run(sizes: Sizes) -> list[Row]:
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     costs: dict[str, list[float]] = {side: [] for side in SIDES}
     async with filled(count) as nats, cluster() as server:
+        stage = (nats.url, server.url, server.admin_token, sizes.loop)
         for _ in range(sizes.rounds):
             for side in SIDES:
                 namespace = await asyncio.to_thread(server.new_namespace)
                 if side == "kopf":
                     await make_items(server, namespace, count)
-                result = await applied(side, Stage(nats, server, sizes.loop), namespace, count)
+                result = await applied(side, stage, namespace, count)
                 await check_equal_work(server, namespace, count)
                 rates[side].append(count / result.wall_s)
                 costs[side].append(result.cpu_s / count * 1e6)
-        stage = Stage(nats, server, sizes.loop)
         empty = await asyncio.to_thread(server.new_namespace)
         light = await applied("caching", stage, empty, 1)
         heavy = await applied("caching", stage, filled_namespace(server), count)
@@ -109,18 +107,8 @@ async def make_items(server: KubeServer, namespace: str, count: int) -> None:
     await asyncio.gather(*(make(number) for number in range(count)))
 
 
-class Stage(NamedTuple):
-    """The servers and the event loop of a measurement."""
-
-    nats: NatsServer
-    server: KubeServer
-    loop: str
-
-
-async def applied(side: str, stage: Stage, namespace: str, count: int) -> Result:
-    nats, server, loop = stage
-    arguments = (side, nats.url, server.url, server.admin_token, namespace, count, loop)
-    async with started("configmap_process", *arguments) as process:
+async def applied(side: str, stage: tuple[str, ...], namespace: str, count: int) -> Result:
+    async with started("configmap_process", side, namespace, count, *stage) as process:
         output, _ = await process.communicate()
     assert process.returncode == 0, f"{side} failed"
     return msgspec.json.decode(output, type=Result)

@@ -1,7 +1,7 @@
 """Applies one ConfigMap per desired object, and prints how long that takes.
 
     python -m tests.benchmarks.support.configmap_process \\
-        SIDE NATS SERVER TOKEN NAMESPACE COUNT LOOP
+        SIDE NAMESPACE COUNT NATS SERVER TOKEN LOOP
 
 prints a `Result`. SIDE is one of:
 
@@ -53,13 +53,13 @@ class Result(msgspec.Struct, frozen=True):
     rss_bytes: int
 
 
-class Arguments(msgspec.Struct, frozen=True):
+class Arguments(msgspec.Struct, frozen=True, array_like=True):
     side: str
+    namespace: str
+    count: int
     nats: str
     server: str
     token: str
-    namespace: str
-    count: int
     loop: str
 
 
@@ -224,14 +224,13 @@ SIDES: dict[str, Callable[[Arguments], Awaitable[Result]]] = {
 
 
 def main() -> None:
-    side, nats, server, token, namespace, count, loop = sys.argv[1:]
-    arguments = Arguments(side, nats, server, token, namespace, int(count), loop)
-    factory = uvloop.new_event_loop if loop == "uvloop" else None
+    arguments = msgspec.convert(sys.argv[1:], Arguments, strict=False)
+    factory = uvloop.new_event_loop if arguments.loop == "uvloop" else None
     gc.collect()
     gc.freeze()  # as `natsctl run` does; so each side has it
     gc.set_threshold(10_000)
     with asyncio.Runner(loop_factory=factory) as runner:
-        result = runner.run(SIDES[side](arguments))  # type: ignore[arg-type,var-annotated]  # a coroutine
+        result = runner.run(SIDES[arguments.side](arguments))  # type: ignore[arg-type,var-annotated]  # a coroutine
     sys.stdout.buffer.write(msgspec.json.encode(result))
 
 
