@@ -15,16 +15,13 @@ from controllers.streams import Consumers, Streams
 from controllers.webapps import WebApps
 from natsctl import JetStream
 from natsctl.testing import StoredObjects, simulate
-from natsctl.testing.simulation.run import Check
 from natsctl.testing.simulation.subject import ControllerClass
 
 
 class Sample(msgspec.Struct, frozen=True):
     controller: ControllerClass
     objects: tuple[dict[str, Any], ...]
-    ignore: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    finally_: Check | None = None
+    options: dict[str, Any] = {}
 
 
 class HostsInMemory(Hosts):
@@ -52,6 +49,7 @@ def the_file_has_every_host(objects: StoredObjects) -> None:
         assert any(line.split()[:2] == [host.spec.address, key] for line in lines), file
 
 
+IN_EUROPE = {"labels": {"region": "eu"}}
 SAMPLES = [
     Sample(
         Greetings,
@@ -68,18 +66,8 @@ SAMPLES = [
         (
             {"key": "eu", "spec": {"sites": {"region": "eu"}, "config": {"v": 1}, "atOnce": 3}},
             {"key": "eu", "spec": {"sites": {"region": "eu"}, "config": {"v": 2}, "atOnce": 3}},
-            {
-                "bucket": "sites",
-                "key": "berlin",
-                "metadata": {"labels": {"region": "eu"}},
-                "spec": {},
-            },
-            {
-                "bucket": "sites",
-                "key": "rome",
-                "metadata": {"labels": {"region": "eu"}},
-                "spec": {},
-            },
+            {"bucket": "sites", "key": "berlin", "metadata": IN_EUROPE, "spec": {}},
+            {"bucket": "sites", "key": "rome", "metadata": IN_EUROPE, "spec": {}},
         ),
     ),
     Sample(
@@ -105,13 +93,12 @@ SAMPLES = [
             {"key": "billing", "spec": {"stream": "orders", "config": {"ack_wait": 9}}},
             {"key": "billing", "spec": {"stream": "orders", "config": {"ack_wait": 10}}},
         ),
-        keep=("jetstream/orders",),
+        {"keep": ["jetstream/orders"]},
     ),
     Sample(
         Audit,
         ({"key": "shop", "spec": {"text": "hi"}}, {"key": "pier", "spec": {"text": "ahoy"}}),
-        ignore=("audit",),
-        keep=("audit",),
+        {"ignore": ["audit"], "keep": ["audit"]},
     ),
     Sample(
         HostsInMemory,
@@ -120,7 +107,7 @@ SAMPLES = [
             {"key": "gw.berlin", "spec": {"address": "10.1.0.2"}},
             {"key": "db", "spec": {"address": "10.1.0.3"}},
         ),
-        finally_=the_file_has_every_host,
+        {"finally_": the_file_has_every_host},
     ),
 ]
 
@@ -130,11 +117,4 @@ SAMPLES = [
 )
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.controller.__name__)
 def test_a_sample_passes(sample: Sample, runs: int) -> None:
-    simulate(
-        sample.controller,
-        objects=sample.objects,
-        runs=runs,
-        ignore=sample.ignore,
-        keep=sample.keep,
-        finally_=sample.finally_,
-    )
+    simulate(sample.controller, objects=sample.objects, runs=runs, **sample.options)
