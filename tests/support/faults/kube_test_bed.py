@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from natsctl import (
 )
 from tests.support.clients.nats_admin import FAILURES, Admin
 from tests.support.eventually import eventually
+from tests.support.faults.invariants import living, text_of
 from tests.support.servers.kube_apiserver import KubeServer
 
 SITES = "sites"
@@ -84,16 +85,12 @@ class Maps(Controller):
         await eventually(lambda: self.syncs >= goal)
 
 
-class KubeTestBed:
-    """The controller and the clients of a test, which write without natsctl.
+class KubeTestBed(NamedTuple):
+    """The controller and the clients of a test, which write without natsctl."""
 
-    Created by `kube_test_bed`.
-    """
-
-    def __init__(self, admin: Admin, cluster: KubeServer, controller: Maps) -> None:
-        self.admin = admin
-        self.cluster = cluster
-        self.controller = controller
+    admin: Admin
+    cluster: KubeServer
+    controller: Maps
 
     @property
     def runtime(self) -> ControllerRuntime:
@@ -111,9 +108,8 @@ class KubeTestBed:
 
     async def sites(self) -> dict[str, str]:
         """Return the text of each site in the bucket."""
-        entries = await self.admin.entries(SITES)
-        values = {key: entry.value for key, entry in entries.items() if not entry.marker}
-        return {key: msgspec.json.decode(value)["spec"]["text"] for key, value in values.items()}
+        entries = living(await self.admin.entries(SITES))
+        return {key: text_of(entry.value) for key, entry in entries.items()}
 
     async def maps(self) -> dict[str, str]:
         """Return the text of each ConfigMap in the cluster."""
@@ -148,12 +144,8 @@ class KubeTestBed:
 
     async def edit(self, name: str, patch: dict[str, Any]) -> None:
         """Change a ConfigMap by hand."""
-        await self.cluster.call(
-            "PATCH",
-            self._path(f"/{name}"),
-            patch,
-            content_type="application/merge-patch+json",
-        )
+        merge = "application/merge-patch+json"
+        await self.cluster.call("PATCH", self._path(f"/{name}"), patch, content_type=merge)
 
     async def remove(self, name: str) -> None:
         """Delete a ConfigMap by hand."""

@@ -1,6 +1,7 @@
 """HTTP servers in the place of a kube-apiserver, and HTTP proxies before it."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -37,17 +38,17 @@ class Web:
 
 
 @asynccontextmanager
-async def answering(handler: Handler) -> AsyncIterator[Web]:
-    """Run a `Web` server. Pending requests are cancelled at the end."""
+async def answering(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[Web]:
+    """Run a `Web` server, with TLS if given. Pending requests are cancelled at the end."""
     served = Web(handler)
     server = web.Server(served.answer, handler_cancellation=True)  # type: ignore[arg-type]
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     try:
         await site.start()
         host, port = runner.addresses[0][:2]
-        served.url = f"http://{host}:{port}"
+        served.url = f"{'https' if context else 'http'}://{host}:{port}"
         yield served
     finally:
         await runner.cleanup()

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.kube_http import answering
 
 PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 PROBE = "webhook-probe"  # the name of an object that every webhook here denies
@@ -24,7 +25,7 @@ Denies = Callable[[dict[str, Any]], str | dict[str, Any]]
 async def webhook(server: KubeServer, namespace: str, denies: Denies) -> AsyncIterator[None]:
     """Ask *denies* about each ConfigMap that is created or updated in the namespace."""
 
-    async def review(request: web.Request) -> web.Response:
+    async def review(request: web.Request) -> web.StreamResponse:
         asked = (await request.json())["request"]
         reason: str | dict[str, Any] = "a probe"
         if asked["name"] != PROBE:
@@ -37,33 +38,11 @@ async def webhook(server: KubeServer, namespace: str, denies: Denies) -> AsyncIt
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    app = web.Application()
-    app.router.add_post("/", review)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
-    port = runner.addresses[0][1]
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
         "operations": ["CREATE", "UPDATE"],
         "resources": ["configmaps"],
-    }
-    configuration = {
-        "metadata": {"name": namespace},
-        "webhooks": [
-            {
-                "name": "tests.example.com",
-                "clientConfig": {
-                    "url": f"https://127.0.0.1:{port}/",
-                    "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
-                },
-                "rules": [rule],
-                "sideEffects": "None",
-                "admissionReviewVersions": ["v1"],
-            }
-        ],
     }
 
     async def works() -> bool:
@@ -75,15 +54,22 @@ async def webhook(server: KubeServer, namespace: str, denies: Denies) -> AsyncIt
             return "a probe" in str(refused)
         return False
 
-    await server.call("POST", PATH, configuration)
-    try:
-        await eventually(works)
-        yield
-    finally:
-        await server.call("DELETE", f"{PATH}/{namespace}")
+    async def removed() -> bool:
+        return not await works()
 
-        async def removed() -> bool:
-            return not await works()
-
-        await asyncio.shield(eventually(removed))
-        await runner.cleanup()
+    async with answering(review, context) as served:
+        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+        hook = {
+            "name": "tests.example.com",
+            "clientConfig": {"url": f"{served.url}/", "caBundle": bundle},
+            "rules": [rule],
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        await server.call("POST", PATH, {"metadata": {"name": namespace}, "webhooks": [hook]})
+        try:
+            await eventually(works)
+            yield
+        finally:
+            await server.call("DELETE", f"{PATH}/{namespace}")
+            await asyncio.shield(eventually(removed))
