@@ -9,11 +9,7 @@ from controllers.audit import TRAIL, Audit
 from natsctl import StoreTimeoutError, kube, kv
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore, MemoryStores
-from tests.support.controllers.recording_watcher import (
-    change,
-    running,
-    site,
-)
+from tests.support.controllers.recording_watcher import change, running, site
 from tests.support.stores.documents import put
 
 GREETINGS = kv(bytes, bucket="greetings")

@@ -6,11 +6,7 @@ import pytest
 
 from natsctl import Selector
 from natsctl.dynamic import ObjectIdentifier
-from natsctl.errors import (
-    NoCacheEntryError,
-    PermissionDeniedError,
-    QueryBatchNotStartedError,
-)
+from natsctl.errors import NoCacheEntryError, PermissionDeniedError, QueryBatchNotStartedError
 from tests.support.controllers.dynamic_dependents import (
     LIMITS,
     QUIET,

@@ -10,13 +10,7 @@ from natsctl.testing import MemoryStore, MemoryStores, running
 from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
 from tests.scenarios.test_garbage import LONG, OVER
 from tests.scenarios.test_installations import configs
-from tests.support.controllers.app_controller import (
-    AppClient,
-    Apps,
-    document,
-    edit,
-    running_apps,
-)
+from tests.support.controllers.app_controller import AppClient, Apps, document, edit, running_apps
 from tests.support.controllers.kube_sites import Sites, site
 from tests.support.stores import documents
 from tests.support.stores.documents import put

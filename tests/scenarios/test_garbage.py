@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from natsctl import (
-    GarbageLimits,
-    GarbagePlan,
-    StoreMissingError,
-    StoreTimeoutError,
-    UsageError,
-    kv,
-)
+from natsctl import GarbageLimits, GarbagePlan, StoreMissingError, StoreTimeoutError, UsageError, kv
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,

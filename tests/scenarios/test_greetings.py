@@ -2,9 +2,7 @@
 
 from controllers.greetings import Greetings
 from natsctl.testing import Harness, running
-from tests.support.controllers.app_controller import (
-    document,
-)
+from tests.support.controllers.app_controller import document
 from tests.support.stores.documents import put
 
 GREETINGS, ROUTES, DEFAULTS = (

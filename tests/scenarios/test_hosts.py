@@ -9,9 +9,7 @@ import pytest
 
 from controllers.hosts import BEGIN, END, HOSTS, Hosts
 from natsctl.testing import MemoryStores
-from tests.support.controllers.app_controller import (
-    SlowStores,
-)
+from tests.support.controllers.app_controller import SlowStores
 from tests.support.stores.documents import put
 
 FOREIGN = "127.0.0.1\tlocalhost\r\n# caf\xe9 \x0c of mine"

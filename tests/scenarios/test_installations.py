@@ -9,14 +9,7 @@ import msgspec
 import pytest
 
 from natsctl import Controller, kv, primary, secondary
-from natsctl.core.installation import (
-    INSTALLATION,
-    KEY,
-    adopt,
-    assign,
-    installation,
-    is_first_run,
-)
+from natsctl.core.installation import INSTALLATION, KEY, adopt, assign, installation, is_first_run
 from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
 from tests.support.controllers.kube_sites import CONFIGS, SITES, Site, Sites, site

@@ -18,12 +18,7 @@ from natsctl import (
     retry_up_to,
 )
 from natsctl.managed import Managed, ManagedReconciler
-from natsctl.testing import (
-    MemoryManifestStore,
-    MemoryStore,
-    MemoryStores,
-    running,
-)
+from natsctl.testing import MemoryManifestStore, MemoryStore, MemoryStores, running
 from tests.support.controllers.app_controller import SlowStores
 from tests.support.controllers.disk_reconciler import (
     DISKS,

@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from natsctl import (
-    Controller,
-    HandlerError,
-    Retry,
-    UsageError,
-    blocking,
-    primary,
-)
+from natsctl import Controller, HandlerError, Retry, UsageError, blocking, primary
 from natsctl.testing import MemoryStores, VirtualTimeLoop, running
 from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Handle, Open, on, put
 from tests.support.controllers.app_controller import App, Apps, AppSpec, app_client

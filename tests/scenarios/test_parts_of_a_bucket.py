@@ -4,13 +4,7 @@ import asyncio
 
 from natsctl import kv, primary
 from natsctl.testing import MemoryStores, running
-from tests.support.controllers.app_controller import (
-    PARTS,
-    App,
-    AppClient,
-    Apps,
-    edit,
-)
+from tests.support.controllers.app_controller import PARTS, App, AppClient, Apps, edit
 from tests.support.stores.documents import put
 
 

@@ -9,11 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import (
-    InformerController,
-    Kind,
-    Resource,
-)
+from natsctl import InformerController, Kind, Resource
 from natsctl.model.store import Applied, Batch, WatchEvent
 from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from tests.support.controllers.app_controller import (

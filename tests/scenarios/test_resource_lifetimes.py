@@ -10,9 +10,7 @@ from natsctl import StoreMissingError, UsageError
 from natsctl.errors import StoppedError
 from natsctl.resource import Event, Resource
 from natsctl.testing import MemoryStores
-from tests.support.controllers.app_controller import (
-    SlowStores,
-)
+from tests.support.controllers.app_controller import SlowStores
 from tests.support.controllers.resource_subscribers import (
     ResourceHarness,
     clock,

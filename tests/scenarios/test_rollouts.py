@@ -8,10 +8,7 @@ import pytest
 
 from controllers.rollouts import RECHECK_S, Rollouts
 from natsctl.testing import Harness, MemoryStore, running
-from tests.support.controllers.app_controller import (
-    document,
-    edit,
-)
+from tests.support.controllers.app_controller import document, edit
 from tests.support.stores.documents import put
 
 EU, US = {"region": "eu"}, {"region": "us"}

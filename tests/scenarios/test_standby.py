@@ -7,14 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import (
-    Controller,
-    Object,
-    kube,
-    kv,
-    primary,
-    secondary,
-)
+from natsctl import Controller, Object, kube, kv, primary, secondary
 from natsctl.core.coordination.term import Leadership, TermGuard
 from natsctl.errors import NotLeadingError
 from natsctl.kubernetes.discovery import Discovery

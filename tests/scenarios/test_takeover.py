@@ -23,22 +23,9 @@ from natsctl.model.store import Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import APPS, App, AppClient, Apps, Calm
-from tests.support.controllers.disk_reconciler import (
-    DISKS,
-    Cloud,
-    CloudClient,
-    Disk,
-    ManagedDisks,
-)
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, ManagedDisks
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site, watching
-from tests.support.controllers.sharing_group import (
-    TTL_S,
-    C,
-    SharingMember,
-    Way,
-    WayStore,
-    sharing,
-)
+from tests.support.controllers.sharing_group import TTL_S, C, SharingMember, Way, WayStore, sharing
 from tests.support.eventually import eventually
 from tests.support.stores import documents
 from tests.support.stores.documents import put

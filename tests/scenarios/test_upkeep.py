@@ -17,11 +17,7 @@ from natsctl import (
     primary,
 )
 from natsctl.testing import MemoryStores, running
-from tests.support.controllers.app_controller import (
-    Apps,
-    edit,
-    running_apps,
-)
+from tests.support.controllers.app_controller import Apps, edit, running_apps
 from tests.support.stores.documents import put
 
 Numbers = kv(dict[str, int], bucket="numbers")

@@ -5,18 +5,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from natsctl import (
-    Controller,
-    GarbageLimits,
-    SimpleWatcher,
-    Snapshot,
-)
+from natsctl import Controller, GarbageLimits, SimpleWatcher, Snapshot
 from natsctl.core.compare_and_set import read, rewrite
-from natsctl.core.migration import (
-    migrate,
-    objects_of,
-    outdated,
-)
+from natsctl.core.migration import migrate, objects_of, outdated
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.store import Stored
 from natsctl.testing import Harness, MemoryStore, MemoryStores, running

@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 
-from natsctl import (
-    Drop,
-    PermanentError,
-    Retry,
-    RetryAfter,
-    Stop,
-    StoreTimeoutError,
-    UsageError,
-    kv,
-)
+from natsctl import Drop, PermanentError, Retry, RetryAfter, Stop, StoreTimeoutError, UsageError, kv
 from natsctl.errors import InformerAlreadyAddedError
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController, ResourceAction, Snapshot

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from natsctl import StoreTimeoutError, UsageError, kube
-from natsctl.testing import (
-    MemoryManifestStore,
-    MemoryStores,
-)
+from natsctl.testing import MemoryManifestStore, MemoryStores
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
 from tests.support.controllers.recording_watcher import (
     FINALIZER,

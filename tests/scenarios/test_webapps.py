@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from controllers.webapps import WebApps, name_of
 from natsctl.testing import Harness, MemoryManifestStore, running
-from tests.support.controllers.app_controller import (
-    document,
-)
+from tests.support.controllers.app_controller import document
 from tests.support.stores import documents
 from tests.support.stores.documents import put
 
