@@ -34,11 +34,10 @@ async def test_a_web_app_is_created_repaired_and_deleted_with_its_object(
     folder: Path, kube_server: KubeCluster, namespace: Namespace
 ) -> None:
     port = free_port()
-    url = f"nats://127.0.0.1:{port}"
-    natsctl = Natsctl(folder, url, kubeconfig=kube_server.kubeconfig())
-    operator = Natsctl(folder, kubeconfig=kube_server.kubeconfig())
-    words = ("run", "--embedded", "--port", str(port), "--controller", WEBAPPS)
-    async with operator.running(*words) as running:
+    natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
+    kubeconfig = str(kube_server.kubeconfig())
+    words = ("dev", "--port", str(port), "--controller", WEBAPPS, "--kubeconfig", kubeconfig)
+    async with natsctl.running(*words) as running:
         await running.logged(SYNCING)
         await natsctl.done("put", "webapps", "shop", namespace.app(replicas=2, env={"A": "b"}))
         await eventually(lambda: namespace.has("shop"))
@@ -124,22 +123,6 @@ async def test_a_daemon_waits_for_its_cluster_at_the_start_and_after_an_outage(
             await proxy.heal()
             await eventually(lambda: namespace.has("pier"))
             assert await running.ends(signal.SIGTERM) == 0
-
-
-async def test_dev_connects_to_the_cluster_of_its_kubeconfig_option(
-    folder: Path, kube_server: KubeCluster, namespace: Namespace
-) -> None:
-    port = free_port()
-    natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
-    kubeconfig = str(kube_server.kubeconfig())
-    words = ("dev", "-c", WEBAPPS, "--port", str(port), "--kubeconfig", kubeconfig)
-    async with natsctl.running(*words) as running:
-        await running.logged(SYNCING)
-        await natsctl.done("put", "webapps", "shop", namespace.app())
-        await eventually(lambda: namespace.has("shop"))
-        await natsctl.done("delete", "webapps", "shop")
-        await eventually(namespace.has)
-        assert await running.ends(signal.SIGTERM) == 0
 
 
 async def test_a_sync_writes_only_changes_and_garbage_of_the_cluster_is_collected(

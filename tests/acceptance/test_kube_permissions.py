@@ -142,24 +142,16 @@ async def denied(running: Running, verb: str, resource: str, namespace: Namespac
     assert "`natsctl rbac` prints the permissions that are needed" in line
 
 
-@pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_a_missing_list_or_watch_permission_is_logged_and_heals_when_granted(
+@pytest.mark.parametrize("verb", ["list", "watch", "create", "patch"])
+async def test_a_missing_permission_is_logged_and_heals_when_granted(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace, verb: str
 ) -> None:
     if verb == "list" and namespace.server.lists_within_watches():
         pytest.skip("this server lists within a watch, which needs no permission to list")
     await put_app(jetstream, namespace)
     async with missing(natsctl, namespace, verb) as running:
-        await denied(running, verb, "services", namespace)
-
-
-@pytest.mark.parametrize("verb", ["create", "patch"])
-async def test_a_missing_create_or_patch_permission_is_logged_and_heals_when_granted(
-    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace, verb: str
-) -> None:
-    await put_app(jetstream, namespace)
-    async with missing(natsctl, namespace, verb) as running:
-        await denied(running, verb, "configmaps", namespace)
+        resource = "services" if verb in {"list", "watch"} else "configmaps"
+        await denied(running, verb, resource, namespace)
         assert await namespace.names("services") == []
 
 

@@ -68,7 +68,14 @@ async def test_a_plan_for_a_cluster_equals_the_work_of_the_daemon(
         await eventually(lambda: _nothing_to_do(webapps))
         await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "b"}))
         await eventually(lambda: _nothing_to_do(webapps))
-    await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "c"}))
+        await _pause(webapps, "webapps")
+        await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "c"}))
+        planned = await webapps("plan", "-c", "webapps", "webapps/shop", "-o", "json")
+        assert planned.status == 0, planned  # the daemon plans as a dry run
+        actions = planned.json["keys"]["shop"]["actions"]
+        assert ("update", "Deployment.apps") in {
+            (action["action"], action["kind"]) for action in actions
+        }
     changed = await webapps("plan", "-c", WEBAPPS, "-o", "json")
     assert json.dumps(changed.json).count('"before": "b", "after": "c"') == 1
     await webapps.done("delete", "webapps", "shop")
@@ -77,23 +84,6 @@ async def test_a_plan_for_a_cluster_equals_the_work_of_the_daemon(
     assert {action["action"] for action in actions} == {"delete"}
     assert deleted.json["summary"]["delete"] == 3
     assert await namespace.has("shop")
-
-
-async def test_a_daemon_plans_for_a_cluster_as_a_dry_run(
-    webapps: Natsctl, namespace: Namespace
-) -> None:
-    await webapps.done("put", "webapps", "shop", namespace.app(), "--create-bucket")
-    async with webapps.running("run", "-c", WEBAPPS) as running:
-        await running.logged("primaries listed, syncing")
-        await eventually(lambda: namespace.has("shop"))
-        await _pause(webapps, "webapps")
-        await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "b"}))
-        planned = await webapps("plan", "-c", "webapps", "webapps/shop", "-o", "json")
-    assert planned.status == 0, planned
-    actions = planned.json["keys"]["shop"]["actions"]
-    assert ("update", "Deployment.apps") in {
-        (action["action"], action["kind"]) for action in actions
-    }
 
 
 async def _nothing_to_do(natsctl: Natsctl) -> bool:
