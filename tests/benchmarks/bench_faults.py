@@ -45,12 +45,7 @@ async def _measured(name: str, inject_fault: Fault, sizes: Sizes, limit_s: float
                 end = await observer.end(PATIENCE_S)
             delays[side].append(PATIENCE_S if end is None else end.seen[0][1] - sent)
     return limited(
-        f"{name}: put to handler",
-        "s",
-        delays[OURS],
-        PEER,
-        delays[PEER],
-        at_most=limit_s,
+        f"{name}: put to handler", "s", delays[OURS], PEER, delays[PEER], at_most=limit_s
     )
 
 

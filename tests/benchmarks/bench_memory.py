@@ -34,12 +34,7 @@ async def run(sizes: Sizes) -> list[Row]:
     peer_name = HOLDERS[1]
     return [
         limited(
-            f"memory (RSS) with {count:,} keys",
-            "MB",
-            mine,
-            peer_name,
-            theirs,
-            at_most=LIMIT_MB,
+            f"memory (RSS) with {count:,} keys", "MB", mine, peer_name, theirs, at_most=LIMIT_MB
         ),
         shown("  at its peak", "MB", peaks[OURS], peer_name, peaks[HOLDERS[1]]),
         shown(

@@ -84,12 +84,7 @@ async def _measured(count: int) -> list[Row]:
         rows += [
             shown(f"nats-server until it's ready {after}", "ms", times["nats-server"]),
             shown(f"nats-py until the last message {after}", "ms", times["nats-py"]),
-            limited(
-                f"reconnect {after}",
-                "ms",
-                times["natsctl"],
-                at_most=RECONNECT_MS,
-            ),
+            limited(f"reconnect {after}", "ms", times["natsctl"], at_most=RECONNECT_MS),
             *costs,
         ]
         measured = Measured(server)

@@ -97,11 +97,6 @@ async def _pair() -> tuple[float, float]:
 async def run(_sizes: Sizes) -> list[Row]:
     ratio, seconds = await cost()
     return [
-        limited(
-            "recordings: processor time of a sync, over none",
-            "x",
-            [ratio],
-            at_most=COST_MAX,
-        ),
+        limited("recordings: processor time of a sync, over none", "x", [ratio], at_most=COST_MAX),
         shown("  sync without recordings", "µs", [seconds * 1e6]),
     ]

@@ -12,16 +12,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from natsctl import (
-    ConflictError,
-    Controller,
-    KubeObject,
-    Object,
-    kube,
-    kv,
-    primary,
-    secondary,
-)
+from natsctl import ConflictError, Controller, KubeObject, Object, kube, kv, primary, secondary
 from natsctl.core.table import is_read
 from natsctl.model.store import Stored
 from natsctl.testing import in_virtual_time
@@ -263,10 +254,7 @@ UNWATCHED: list[Step] = [
 @example(size=3, steps=ASSIGNED)
 @example(size=2, steps=READ_ALL)
 @example(size=2, steps=UNWATCHED)
-@given(
-    size=st.integers(1, 3),
-    steps=st.lists(st.tuples(events, pauses), max_size=20),
-)
+@given(size=st.integers(1, 3), steps=st.lists(st.tuples(events, pauses), max_size=20))
 @in_virtual_time
 async def test_a_member_has_the_newest_values_of_its_keys_and_their_secondaries_and_no_others(
     size: int, steps: list[Step]

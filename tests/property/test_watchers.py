@@ -12,14 +12,7 @@ from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore, in_virtual_time
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
 from tests.support.controllers.app_controller import SlowStore, SlowStores
-from tests.support.controllers.recording_watcher import (
-    SITES,
-    Site,
-    SiteSpec,
-    change,
-    site,
-    text,
-)
+from tests.support.controllers.recording_watcher import SITES, Site, SiteSpec, change, site, text
 from tests.support.stores import documents
 from tests.support.stores.documents import put
 
@@ -153,8 +146,7 @@ class Model:
         opinionated = OpinionatedWatcher(SITES)
         opinionated.wrap(self.external, sync_to_add=True)
         self.controller = InformerController(
-            retry_policy=lambda _error, failures: Retry(min(60.0, 2.0**failures)),
-            nats=self.stores,
+            retry_policy=lambda _error, failures: Retry(min(60.0, 2.0**failures)), nats=self.stores
         )
         self.controller.add_informer(SITES)
         for watcher in (self.first, opinionated, self.last):

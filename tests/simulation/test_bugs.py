@@ -77,10 +77,7 @@ BUGS = [
     Case(faulty.CreatesUnnamed, "same result", "choose a fixed name"),
     Case(faulty.ReleasesFirst, "same result", "clean up before the finalizer is removed", seed=80),
     Case(
-        fragile.AlwaysFails,
-        "settles",
-        "nothing around the handler failed",
-        text=" still fails: ",
+        fragile.AlwaysFails, "settles", "nothing around the handler failed", text=" still fails: "
     ),
     Case(FailsIfDeleted, "settles", text=" fails after its deletion: "),
     Case(

@@ -6,14 +6,7 @@ import msgspec
 import pytest
 
 from natsctl.testing import StoredObjects
-from natsctl.testing.simulation.faults import (
-    CUTS,
-    Choices,
-    Fault,
-    Faults,
-    FaultType,
-    SimulatedCall,
-)
+from natsctl.testing.simulation.faults import CUTS, Choices, Fault, Faults, FaultType, SimulatedCall
 from natsctl.testing.simulation.finding import hint_of
 from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.process import Division
@@ -68,11 +61,7 @@ CASES = [
         hint="the process crashed between two steps",
     ),
     Case(
-        faulty.CreatesUnnamed,
-        FaultType.CRASH_AFTER,
-        "create",
-        "cloud",
-        hint="choose a fixed name",
+        faulty.CreatesUnnamed, FaultType.CRASH_AFTER, "create", "cloud", hint="choose a fixed name"
     ),
     Case(faulty.CreatesUnnamed, FaultType.LOST_ANSWER, "create", "cloud"),
     Case(

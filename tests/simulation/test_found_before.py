@@ -11,18 +11,8 @@ from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.script import Act, Put, Remove, Step, StepAction, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
-from tests.support.controllers.careful import (
-    WIDGETS,
-    ManagedInACluster,
-    ManagedShops,
-    documents_of,
-)
-from tests.support.controllers.faulty import (
-    CONFIGS,
-    SHOPS,
-    DoneAfterDoing,
-    ReadsConfig,
-)
+from tests.support.controllers.careful import WIDGETS, ManagedInACluster, ManagedShops, documents_of
+from tests.support.controllers.faulty import CONFIGS, SHOPS, DoneAfterDoing, ReadsConfig
 from tests.support.controllers.simulated_surfaces import SignsOfShops
 
 
@@ -116,13 +106,7 @@ def run(found: Found, *, mode: Division = Division.ALONE, hurried: bool) -> Ran:
 
 @pytest.mark.parametrize(
     "found",
-    [
-        RESTORED_SPEC,
-        UNSAVED_RECORD,
-        RESYNC_AFTER_A_JUMP,
-        PUT_DURING_A_STOP,
-        APPLIED_DURING_A_STOP,
-    ],
+    [RESTORED_SPEC, UNSAVED_RECORD, RESYNC_AFTER_A_JUMP, PUT_DURING_A_STOP, APPLIED_DURING_A_STOP],
     ids=["spec", "record", "resync", "stop", "apply"],
 )
 def test_a_bug_that_was_found_before_stays_corrected(found: Found) -> None:

@@ -105,10 +105,7 @@ async def console_on(
         access = ConsoleAccess(host)
         console = Console(connection, planners)
         try:
-            async with (
-                serving(console, access, host, 0) as url,
-                ClientSession() as session,
-            ):
+            async with serving(console, access, host, 0) as url, ClientSession() as session:
                 client = ConsoleClient(access, url, session)
                 if signed_in:
                     client.sign_in()

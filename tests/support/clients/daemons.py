@@ -28,10 +28,7 @@ async def running_operator(
     *dry_run* is what the service reports.
     """
     operator = Operator(controllers, nats=nats, settings=ControllerSettings(stop_timeout_s=2))
-    async with (
-        answering(nats.connection, operator.runtimes, dry_run=dry_run),
-        together() as group,
-    ):
+    async with answering(nats.connection, operator.runtimes, dry_run=dry_run), together() as group:
         with within(recordings=Recordings()):
             running = group.create_task(operator.run())
         try:

@@ -36,11 +36,7 @@ def secret(name: str, namespace: str = "default") -> ObjectIdentifier:
 
 def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
     return ObjectIdentifier(
-        version="v1",
-        kind="Secret",
-        namespace=namespace,
-        selector=selector,
-        everything=not selector,
+        version="v1", kind="Secret", namespace=namespace, selector=selector, everything=not selector
     )
 
 

@@ -5,13 +5,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from natsctl import (
-    ConflictError,
-    NotFoundError,
-    SimpleWatcher,
-    Snapshot,
-    StoreError,
-)
+from natsctl import ConflictError, NotFoundError, SimpleWatcher, Snapshot, StoreError
 from tests.support.controllers.faulty import (
     CLOUD,
     CreatesUnnamed,

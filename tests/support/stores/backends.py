@@ -12,14 +12,7 @@ from natsctl import Kind, KubeKind, KubeObject, kube
 from natsctl.core.plan.stores import planned
 from natsctl.jetstream.store import Nats
 from natsctl.kubernetes.cluster import Kube
-from natsctl.model.store import (
-    Applied,
-    Batch,
-    Listed,
-    Store,
-    Stored,
-    WatchEvent,
-)
+from natsctl.model.store import Applied, Batch, Listed, Store, Stored, WatchEvent
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryResource, MemoryStores
 from tests.support.stores import documents
 from tests.support.stores.custom_resources import define, watches
