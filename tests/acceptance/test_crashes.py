@@ -72,7 +72,7 @@ def shipped(request: pytest.FixtureRequest, folder: Path) -> tuple[list[str], st
     words = " ".join(command)
     words = re.sub(r"--controller[ =](\S+|\$\{[^}]*\})", "--controller=things:Things", words)
     words = re.sub(r"--listen=\S+", "--listen=", words)
-    words = words.replace("--lease-ttl=15", "--lease-ttl=1")  # a crash is taken over sooner
+    words = words.replace("--lease-ttl=15", "--lease-ttl=4")  # a crash is taken over sooner
     return words.split(), str(folder / STATE[0].lstrip("/"))
 
 

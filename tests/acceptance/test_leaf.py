@@ -67,7 +67,7 @@ async def test_leases_shards_events_requests_and_console_work_over_a_leaf_node(
 ) -> None:
     (folder / "things.py").write_text(CONTROLLER)
     natsctl = Natsctl(folder, leaf.url, environ={"NATSCTL_DOMAIN": "hub"})
-    words = ("run", "-c", "things:Things", mode, "--lease-ttl=5", "--listen=")
+    words = ("run", "-c", "things:Things", mode, "--lease-ttl=600", "--listen=")
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(natsctl.running(*words))
         await first.logged("primaries listed, syncing")

@@ -63,6 +63,8 @@ def preload() -> None:
         for parameter in command.params:
             if hasattr(parameter, "get_runtime_param"):  # takes a third of a short command
                 parameter.get_runtime_param()
+    client = importlib.import_module("natsctl.daemon.client")
+    client.FIND_S = 10.0  # a busy machine may stop a daemon for seconds
     gc.collect()
     gc.freeze()
 
