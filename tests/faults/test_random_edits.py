@@ -92,12 +92,12 @@ class Scene:
 
         async def put() -> bool:
             with suppress(*FAILURES):
-                return await self.admin.put(THINGS, key, thing) > 0
+                return await self.user.admin.put(THINGS, key, thing) > 0
             return False
 
         async def copied() -> bool:
             with suppress(*FAILURES):
-                return not (await self.admin.entry(COPIES, f"{key}.0")).marker
+                return not (await self.user.admin.entry(COPIES, f"{key}.0")).marker
             return False
 
         await eventually(put, within_s=WITHIN_S)
