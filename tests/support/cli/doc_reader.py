@@ -51,7 +51,8 @@ class Reader:
 
     If a daemon starts a private server, the next commands use that server. *ports* maps the ports
     of the page to free ports. `natsctl` is forked from a process that has it imported; with *fresh*
-    a shell starts the installed program, but for what is read. pytest has only natsctl's plugin.
+    a shell starts the installed program up to the first command that changes something. pytest has
+    only natsctl's plugin.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Reader:
     async def _execute(self, step: RunCommand) -> Result:
         shown = step.command.removesuffix(SHOW_STATUS)
         result = await self._natsctl.typed(*self._program(step, shown))
+        self._fresh = self._fresh and step.is_read_only
         if shown == step.command or not WITHOUT_SHELL.fullmatch(shown):
             return result
         return Result(0, f"{result.out}exit code {result.status}\n", result.err)

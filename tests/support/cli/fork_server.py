@@ -28,7 +28,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tests.support.servers import process
 
@@ -63,7 +63,7 @@ def preload() -> None:
         for parameter in command.params:
             if hasattr(parameter, "get_runtime_param"):  # takes a third of a short command
                 parameter.get_runtime_param()
-    client = importlib.import_module("natsctl.daemon.client")
+    client: Any = importlib.import_module("natsctl.daemon.client")
     client.FIND_S = 10.0  # a busy machine may stop a daemon for seconds
     gc.collect()
     gc.freeze()
