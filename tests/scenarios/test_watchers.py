@@ -50,6 +50,31 @@ async def test_changes_of_an_object_are_merged_if_too_many_wait(
     ]
 
 
+async def test_changes_for_some_and_for_all_watchers_are_not_merged(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsctl.watchers.resource_kind.CHANGES_MAX", 1)
+    failing, slow = RecordingWatcher(failures=1), RecordingWatcher(takes_s=10)
+    both = watching(failing, slow, retry_policy=lambda *_: Retry(1000.0))
+    async with running(both, sites.stores):
+        await put(sites, "athens", site("one"))
+        await asyncio.sleep(1)
+        both.resync("athens")  # calls the slow one again, and makes the retry of the other
+        await put(sites, "athens", site("two"))
+        await asyncio.sleep(100)
+    assert slow.calls == ["add athens one", "add athens one", "update athens one two"]
+
+
+async def test_an_object_waits_since_its_oldest_unanswered_change(sites: Sites) -> None:
+    slow = watching(RecordingWatcher(takes_s=10))
+    async with running(slow, sites.stores):
+        await put(sites, "athens", site("one"))
+        await asyncio.sleep(1)
+        await put(sites, "athens", site("two"))
+        await asyncio.sleep(10)  # the first call ended a second ago
+        assert slow.status().oldest_unanswered_s == pytest.approx(1)
+
+
 async def test_a_watcher_gets_an_add_for_existing_objects_and_then_every_change(
     sites: Sites,
 ) -> None:
