@@ -23,13 +23,12 @@ from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import breaks, delete_consumers, no_consumers, running
 from tests.support.servers.nats_server import NatsServer
 
-pytestmark = pytest.mark.usefixtures("patient")
-
 UPDATES, KEYS = 8_000, 200
 LARGE = 10 * PADDING
 GROWTH_MAX = 64 * 2**20  # bytes, of 160 MB that are written
 
 
+@pytest.mark.usefixtures("patient")
 async def test_memory_stays_bounded_while_a_handler_stalls_under_many_updates(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,6 +78,7 @@ async def test_relists_under_constant_writes_miss_no_key(nats_server: NatsServer
         await eventually(lambda: no_consumers(admin))
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_key_overwritten_before_each_event_is_still_listed(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +117,7 @@ async def test_a_key_overwritten_before_each_event_is_still_listed(
     assert revisions == sorted(revisions)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_watch_replaces_a_consumer_that_sends_only_heartbeats(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
