@@ -10,7 +10,6 @@ import tempfile
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +29,6 @@ class Result(NamedTuple):
     status: int
     out: str
     err: str
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The cells of the printed table without its headings, up to an empty line."""
-        return [line.split() for line in takewhile(str.strip, self.out.splitlines()[1:])]
 
     @property
     def json(self) -> Any:
