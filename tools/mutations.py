@@ -62,6 +62,8 @@ class Mutant(NamedTuple):
         new = self.new
         if isinstance(new, ast.stmt):  # a function keeps its `yield` and its closure
             new = ast.If(ast.Constant(False), [self.old], [new])
+        elif isinstance(new, ast.Constant) and not isinstance(self.old, ast.Constant):
+            new = ast.IfExp(ast.Constant(False), self.old, new)  # likewise
         if new is not None:
             ast.fix_missing_locations(ast.copy_location(new, self.old))
         if self.index is None:
