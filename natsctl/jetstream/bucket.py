@@ -274,7 +274,7 @@ class Bucket:
 
         An existing bucket may have any value for an option that *kind* does not set. Raises
         `StoreDiffersError` if an option that is set differs. Retries for `ELECTION_S` while the
-        cluster has no leader.
+        cluster has no leader, or no server for a replica.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + ELECTION_S
@@ -282,10 +282,10 @@ class Bucket:
             try:
                 info = await self._found_or_created(kind)
                 break
-            except StoreTimeoutError:
+            except StoreTimeoutError as error:
                 if clock() >= deadline:
                     raise
-                log.warning("bucket does not answer, retrying", bucket=self.name)
+                log.warning("bucket does not answer, retrying", bucket=self.name, error=error)
             await asyncio.sleep(ELECTION_PAUSE_S)
         difference = self.difference(kind, info["config"])
         if difference is not None:

@@ -35,6 +35,7 @@ _KINDS: dict[int, type[StoreError]] = {
     10164: ConflictError,  # the same, without the sequence that is stored
 }
 _DISABLED = (10039, 10076)
+_NO_PEERS = 10005
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -51,7 +52,8 @@ def result_of(data: bytes, about: str) -> dict[str, Any]:
 
     Raises `StoreMissingError` (no such stream), `NotFoundError` (no such message or consumer),
     `ConflictError` (wrong last sequence), `TooLargeError`, `StoreTimeoutError` (JetStream has no
-    leader), or `StoreError` with the server's description and error code.
+    leader, or a server for a replica is offline), or `StoreError` with the server's description
+    and error code.
     """
     try:
         result = _results.decode(data)
@@ -61,6 +63,8 @@ def result_of(data: bytes, about: str) -> dict[str, Any]:
     except DECODE_ERRORS as error:
         raise StoreError(f"{about}: the answer is not a JSON object") from error
     kind, code, advice = _KINDS.get(refusal.err_code, StoreError), refusal.err_code, ""
+    if code == _NO_PEERS and "offline" in refusal.description:
+        kind = StoreTimeoutError  # it comes back; fewer replicas would be for ever
     if code in _DISABLED:
         advice = "; start the server with -js, and give the account JetStream"
     raise kind(f"{about}: {refusal.description} ({code or refusal.code}){advice}")

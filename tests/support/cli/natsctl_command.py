@@ -53,8 +53,10 @@ class Running:
         """Wait until the command has written *text* so many times."""
 
         def has_written() -> bool:
+            is_over = self.process.returncode is not None
             is_written = self.log.count(text) >= times
-            assert is_written or self.process.returncode is None, self.log
+            if is_over and not is_written:
+                pytest.fail(self.log)  # at once, because nothing more comes
             return is_written
 
         await eventually(has_written, within_s=LIMIT_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket import ELECTION_S, Bucket
 from natsctl.jetstream.feed import AGAIN_S
+from natsctl.jetstream.requests import result_of
 from natsctl.jetstream.store import PAUSES_S, KvStore
 from natsctl.jetstream.watch import KvWatch
 from natsctl.model.store import WriteGuard
@@ -48,6 +50,7 @@ class Cluster:
         self.dropped: list[str] = []  # prefixes of requests that get no response, one each
         self.accepts_s = math.inf  # the time from which messages are stored
         self.slow_s = 0.0  # duration of a request to create a consumer
+        self.refusal: Mapping[str, object] = {}  # what is answered without a leader, if anything
         self._has_bucket = has_bucket
         self._resigns_s = resigns_s
         self._numbers = itertools.count(1)
@@ -69,6 +72,7 @@ class Cluster:
             self.replicas.append(config["num_replicas"])
         if self.leaderless or self._is_dropped(endpoint):
             await asyncio.sleep(timeout_s or 5)
+            result_of(json.dumps({"error": self.refusal or None}).encode(), endpoint)
             raise StoreTimeoutError(endpoint)
         self.requests.append(endpoint)
         if endpoint.startswith("CONSUMER.CREATE"):
@@ -168,8 +172,19 @@ async def test_ensure_gives_up_after_the_election_timeout() -> None:
     assert ELECTION_S <= clock() - started < 2 * ELECTION_S
 
 
-async def test_a_missing_response_does_not_reduce_the_replicas_of_a_new_bucket() -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {},  # silence
+        {"err_code": 10008, "description": "JetStream system temporarily unavailable"},
+        {"err_code": 10005, "description": "no suitable peers for placement, peer offline"},
+    ],
+)
+async def test_a_cluster_that_starts_does_not_reduce_the_replicas_of_a_new_bucket(
+    refusal: dict[str, object],
+) -> None:
     cluster = Cluster(has_bucket=False, resigns_s=ELECTING_S)
+    cluster.refusal = refusal
     await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", replicas=None))
     assert cluster.requests[-1] == "STREAM.CREATE.KV_b"
     assert set(cluster.replicas) == {3}
