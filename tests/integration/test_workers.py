@@ -33,9 +33,10 @@ def test_other(number):
 
 
 def fails_once(name):
-    has_failed = Path(name).exists()
-    Path(name).touch()
-    assert has_failed, "the first failure"
+    with Path(name).open("a") as runs:
+        is_first = not runs.tell()
+        runs.write("run ")
+    assert not is_first, "the first failure"
 
 
 @pytest.mark.server
@@ -80,6 +81,7 @@ def test_one_worker_runs_the_tests_that_share_a_server_and_a_flaky_test_is_named
     assert "FLAKY test_all.py::test_fails_once: passed alone" in output
     assert "the first failure" in output
     assert "12 passed, 2 skipped, 1 flaky in" in output
+    assert (tmp_path / "server").read_text() == "run run "
     assert len(list(tmp_path.glob("started-*"))) == 1
 
 

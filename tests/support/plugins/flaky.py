@@ -25,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Repeat the failed tests of real servers, and accept those that pass."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if not session.config.option.flaky or reporter is None:
+    is_worker = hasattr(session.config, "workerinput")  # whose tests the first process repeats
+    if is_worker or not session.config.option.flaky or reporter is None:
         return
     failed, errors = (reporter.stats.pop(name, []) for name in ("failed", "error"))
     repeated = {r.nodeid for r in (*failed, *errors) if "server" in getattr(r, "keywords", ())}
