@@ -34,6 +34,13 @@ export function replace(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined && child !== false));
 }
 
+/** Draw an element only if its data changed, so that it keeps the focus and what was opened. */
+export function once(element, data, draw) {
+  const text = JSON.stringify(data);
+  if (element.drawn !== text) draw();
+  element.drawn = text;
+}
+
 /** Change a text only if it differs, because a screen reader reads each change. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -1,7 +1,7 @@
 /** Shows one key: what is wrong with it first, then the tree of its objects, its text and its past. */
 
 import { button, diff, edit, pause, plan, plannedKey, record, resume, resync, rollback, saveRecording } from "./actions.js";
-import { age, arrange, badge, count, counted, duration, h, link, pathOf, pauseText, replace, setText, shown } from "./dom.js";
+import { age, arrange, badge, count, counted, duration, h, link, once, pathOf, pauseText, replace, setText, shown } from "./dom.js";
 import { get, withQuery } from "./server.js";
 
 const LISTED_MAX = 10;
@@ -26,7 +26,6 @@ export class Key {
     this._diff = h("section", { "aria-label": "Difference", tabindex: -1 });
     this._text = h("pre", { class: "text", tabindex: 0, role: "region", "aria-label": "Object" });
     this._note = h("p", { class: "muted" });
-    this._drawn = {};
     this.element = h("div", { class: "key-page" },
       h("p", { class: "crumbs" }, link(pathOf(route), controller ?? bucket)),
       this._wrong, this._buttons, this._errors, this._facts, this._diff,
@@ -42,8 +41,8 @@ export class Key {
     const { controller, bucket, key } = this._route;
     const answer = await get("/api/key", { controller, bucket, key }, signal);
     const explain = answer.explain ?? [];
-    this._once("wrong", [explain, answer.object?.revision], () => this._drawWrong(explain, answer.as_of));
-    this._once("buttons", [answer.off, explain.map(({ paused }) => paused)], () => this._drawButtons(answer));
+    once(this._wrong, [explain, answer.object?.revision], () => this._drawWrong(explain, answer.as_of));
+    once(this._buttons, [answer.off, explain.map(({ paused }) => paused)], () => this._drawButtons(answer));
     this._drawFacts(answer);
     this._drawObject(answer.object);
     if (answer.tree) this._tree.update(answer.tree);
@@ -65,13 +64,6 @@ export class Key {
   moved(query) {
     this._query = query;
     this._compare().then(() => this._diff.focus());
-  }
-
-  /** Draw a part only if its data changed, so that it keeps the focus and what was opened. */
-  _once(part, data, draw) {
-    const text = JSON.stringify(data);
-    if (this._drawn[part] !== text) draw();
-    this._drawn[part] = text;
   }
 
   _drawWrong(explain, asOf) {

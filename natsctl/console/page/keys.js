@@ -2,7 +2,7 @@
 
 import { button, pause, resume, resync } from "./actions.js";
 import { field } from "./dialog.js";
-import { badge, count, counted, h, link, path, pathOf, pauseText, replace, setText, shown } from "./dom.js";
+import { badge, count, counted, h, link, once, path, pathOf, pauseText, replace, setText, shown } from "./dom.js";
 import { get, withQuery } from "./server.js";
 import { column, Table } from "./table.js";
 
@@ -75,13 +75,15 @@ export class Keys {
       href: this._path({ state: name, cause: "" }), class: "chip", "aria-current": state === name ? "true" : null,
     }, label, number !== undefined && h("span", { class: number ? "sum" : "muted" }, ` ${count(number)}`));
     if (this._route.controller !== undefined) {
-      replace(this._states, chip("All", ""), ...STATES.map((name) => chip(name, name, states[name])),
-        cause && h("a", { href: this._path({ cause: "" }), class: "chip text", title: "Show every cause" }, `${shown(cause, 80)} ×`));
+      once(this._states, [this._query, states], () => replace(this._states,
+        chip("All", ""), ...STATES.map((name) => chip(name, name, states[name])),
+        cause && h("a", { href: this._path({ cause: "" }), class: "chip text", title: "Show every cause" }, `${shown(cause, 80)} ×`)));
     }
     const place = total ? `${count(offset + 1)}-${count(next ?? total)} of ${counted(total, "key")}` : counted(0, "key");
     setText(this._note, note ? `${place}; ${note}` : place);
     const page = (label, to) => h("a", { class: "button", href: this._path({ offset: to }) }, label);
-    replace(this._pages, offset > 0 && page("Previous page", Math.max(0, offset - 100)), next !== null && page("Next page", next));
+    once(this._pages, [this._query, offset, next], () => replace(this._pages,
+      offset > 0 && page("Previous page", Math.max(0, offset - 100)), next !== null && page("Next page", next)));
   }
 
   _columns() {
@@ -100,9 +102,9 @@ export class Keys {
 
   /** Show which keys the buttons act on: the selected ones, those of the filter, or all. */
   _drawButtons() {
-    const { controller } = this._route;
     const { state, cause, prefix } = this._query;
-    const target = { controller, bucket: this._answer.bucket };
+    const { off, bucket } = this._answer;
+    const target = { controller: this._route.controller, bucket };
     let subject = "all keys";
     if (this._table.selected.size) {
       target.keys = [...this._table.selected];
@@ -112,12 +114,12 @@ export class Keys {
       target.count = this._answer.total;
       subject = counted(target.count, `${state} key`);
     }
-    const { off } = this._answer;
     const pausing = target.keys || target.filter ? off.pause : off.whole;
-    const buttons = [["Resync", resync, off.resync], ["Pause", pause, pausing], ["Resume", resume, pausing]]
-      .map(([label, action, why]) => button(label, () => action(target), why));
-    replace(this._buttons, h("span", { class: "muted" }, `Act on ${subject}:`), ...buttons,
-      h("a", { href: path("garbage", controller), class: "button" }, "Garbage"));
+    const buttons = [["Resync", resync, off.resync], ["Pause", pause, pausing], ["Resume", resume, pausing]];
+    once(this._buttons, [subject, target, off], () => replace(this._buttons,
+      h("span", { class: "muted" }, `Act on ${subject}:`),
+      ...buttons.map(([label, action, why]) => button(label, () => action(target), why)),
+      h("a", { href: path("garbage", target.controller), class: "button" }, "Garbage")));
   }
 
   _search(name, changed) {
