@@ -13,7 +13,7 @@ import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -345,19 +345,11 @@ Suspect = tuple[Owned[Any], Stored, str]
 """An object that may be an orphan, its slot, and the owner that it names."""
 
 
-class WhyPaused(Protocol):
-    """Returns why the objects of a missing owner are kept; empty if they are not.
-
-    It reads the history of the owner, unless it's told that there is none.
-    """
-
-    def __call__(self, owner: str, *, has_history: bool = True) -> Awaitable[str]: ...
-
-
 class GarbageCollector:
     """Plans which orphans to remove; a sync of the owner's key, or `apply`, removes them.
 
-    *paused* returns why the objects of a paused owner are kept.
+    *paused* returns why the objects of a paused owner are kept; empty if they are not. It reads the
+    history of the owner, unless it's told that there is none: `has_history=False`.
     """
 
     def __init__(
@@ -366,7 +358,7 @@ class GarbageCollector:
         primary: Informer[Any],
         secondaries: Collection[Owned[Any]],
         limits: GarbageLimits,
-        paused: WhyPaused,
+        paused: Callable[..., Awaitable[str]],
     ) -> None:
         self.evidence, self.last = evidence, GarbagePlan(())
         self._primary, self._secondaries = primary, secondaries
