@@ -382,7 +382,7 @@ def test_nan_becomes_null() -> None:
     assert documents.plain(math.nan) is None
 
 
-# ---- jSON numbers that a float cannot represent are read and written exactly
+# ---- JSON numbers that a float cannot represent are read and written exactly
 
 NUMBERS = [
     b"12345678901234567890.5",

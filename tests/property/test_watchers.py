@@ -11,8 +11,8 @@ from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore, in_virtual_time
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
-from tests.support.controllers.app_controller import SlowStore, SlowStores
-from tests.support.controllers.recording_watcher import SITES, Site, SiteSpec, change, site, text
+from tests.support.controllers.app_controller import SlowStore, SlowStores, edit
+from tests.support.controllers.recording_watcher import SITES, Site, SiteSpec, site, text
 from tests.support.stores import documents
 from tests.support.stores.documents import put
 
@@ -129,7 +129,7 @@ class Model:
             case ("put plainly", str(key), str(content)):
                 await put(sites, key, site(content))
             case ("write a status", str(key), str(content)) if key in existing:
-                await change(sites, key, "status", to={"seen": content})
+                await edit(sites, key, "status", to={"seen": content})
             case ("delete", str(key)) if key in existing:
                 await documents.delete(sites, key)
             case ("delete raw", str(key)) if key in existing:

@@ -9,7 +9,8 @@ from controllers.audit import TRAIL, Audit
 from natsctl import StoreTimeoutError, kube, kv
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore, MemoryStores
-from tests.support.controllers.recording_watcher import change, running, site
+from tests.support.controllers.app_controller import edit
+from tests.support.controllers.recording_watcher import running, site
 from tests.support.stores.documents import put
 
 GREETINGS = kv(bytes, bucket="greetings")
@@ -35,8 +36,8 @@ async def test_every_change_is_an_entry_with_its_revisions_and_fields(
 ) -> None:
     async with running(Audit(), stores):
         await put(greetings, "shop", site("one"))
-        await change(greetings, "shop", "spec", "text", to="two")
-        await change(greetings, "shop", "metadata", "labels", to={"a": "b"})
+        await edit(greetings, "shop", "spec", "text", to="two")
+        await edit(greetings, "shop", "metadata", "labels", to={"a": "b"})
         await greetings.delete("shop")
         await put(greetings, "shop", b"no JSON")
         await asyncio.sleep(1)
@@ -54,7 +55,7 @@ async def test_no_entry_contains_the_value_of_a_field(
 ) -> None:
     async with running(Audit(), stores):
         await put(greetings, "shop", site("a secret"))
-        await change(greetings, "shop", "spec", "text", to="another secret")
+        await edit(greetings, "shop", "spec", "text", to="another secret")
         await asyncio.sleep(1)
     entries = await stores.store(TRAIL).history("greetings.shop")
     assert len(entries) == 2
@@ -107,7 +108,7 @@ async def test_kubernetes_objects_are_audited(stores: MemoryStores) -> None:
     configs = cluster.store(CONFIGS)
     async with running(Audit(CONFIGS), stores, cluster):
         await put(configs, "default/web:a~b", site("one"))
-        await change(configs, "default/web:a~b", "spec", "text", to="two")
+        await edit(configs, "default/web:a~b", "spec", "text", to="two")
         await configs.delete("default/web:a~b")
         await asyncio.sleep(1)
     assert [entry[::3] for entry in await trail(stores, "ConfigMap.default/web=3Aa=7Eb")] == [

@@ -10,11 +10,11 @@ from natsctl import Drop, PermanentError, Retry, RetryAfter, Stop, StoreTimeoutE
 from natsctl.errors import InformerAlreadyAddedError
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController, ResourceAction, Snapshot
+from tests.support.controllers.app_controller import edit
 from tests.support.controllers.recording_watcher import (
     SITES,
     RecordingWatcher,
     Sites,
-    change,
     running,
     site,
     text,
@@ -226,7 +226,7 @@ async def test_the_retry_of_an_add_survives_a_status_write_and_a_relist(sites: S
     async with running(watching(recording), sites.stores):
         await put(sites, "athens", site("one"))
         await asyncio.sleep(1)
-        await change(sites, "athens", "status", to={"seen": True})
+        await edit(sites, "athens", "status", to={"seen": True})
         sites.break_watches()
         await asyncio.sleep(3)
         assert recording.calls == ["add athens one fails"]  # the retry is not earlier
@@ -443,7 +443,7 @@ async def test_without_a_dequeue_policy_any_change_ends_a_retry(sites: Sites) ->
     async with running(watching(recording, retry_dequeue_policy=None), sites.stores):
         await put(sites, "athens", site("one"))
         await asyncio.sleep(1)
-        await change(sites, "athens", "status", to={"seen": True})
+        await edit(sites, "athens", "status", to={"seen": True})
         await asyncio.sleep(1000)
     assert recording.calls == ["add athens one fails", "update athens one one"]
 

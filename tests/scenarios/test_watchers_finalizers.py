@@ -10,13 +10,13 @@ import pytest
 from natsctl import StoreTimeoutError, UsageError, kube
 from natsctl.testing import MemoryManifestStore, MemoryStores
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
+from tests.support.controllers.app_controller import edit
 from tests.support.controllers.recording_watcher import (
     FINALIZER,
     IN_PROGRESS,
     SITES,
     RecordingWatcher,
     Sites,
-    change,
     finalizers,
     mark_deleted,
     running,
@@ -94,7 +94,7 @@ async def test_an_object_that_changes_during_its_add_is_updated_afterwards(sites
     class Meddled(RecordingWatcher):
         async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
             if not self.calls:
-                await change(sites, KEY, "spec", "text", to="two")
+                await edit(sites, KEY, "spec", "text", to="two")
             await super().record(call, snapshot)
 
     recording = Meddled()
@@ -122,7 +122,7 @@ async def test_a_finalizer_that_others_add_during_the_add_is_kept(sites: Sites) 
     class Meddled(RecordingWatcher):
         async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
             changed_finalizers = [*await finalizers(sites, KEY), "another's"]
-            await change(sites, KEY, "metadata", "finalizers", to=changed_finalizers)
+            await edit(sites, KEY, "metadata", "finalizers", to=changed_finalizers)
             await super().record(call, snapshot)
 
     async with running(watching(opinionated(Meddled())), sites.stores):
@@ -147,9 +147,9 @@ async def test_an_object_marked_deleted_before_its_add_gets_no_finalizer(sites: 
 
 async def test_only_a_change_of_spec_or_labels_is_an_update(sites: Sites) -> None:
     async with added(sites) as recording:
-        await change(sites, KEY, "status", to={"seen": True})
-        await change(sites, KEY, "spec", "text", to="two")
-        await change(sites, KEY, "metadata", "labels", to={"region": "eu"})
+        await edit(sites, KEY, "status", to={"seen": True})
+        await edit(sites, KEY, "spec", "text", to="two")
+        await edit(sites, KEY, "metadata", "labels", to={"region": "eu"})
         await settled()
     assert recording.calls == [
         "add athens one",
@@ -163,7 +163,7 @@ async def test_a_change_after_a_failed_add_is_one_add(sites: Sites) -> None:
     async with running(watching(opinionated(recording)), sites.stores):
         await put(sites, KEY, site("one"))
         await asyncio.sleep(1)
-        await change(sites, KEY, "spec", "text", to="two")
+        await edit(sites, KEY, "spec", "text", to="two")
         await settled()
     assert recording.calls == ["add athens one fails", "add athens two"]
 
@@ -171,9 +171,9 @@ async def test_a_change_after_a_failed_add_is_one_add(sites: Sites) -> None:
 async def test_a_failed_update_is_retried_after_a_status_write(sites: Sites) -> None:
     async with added(sites) as recording:
         recording.failures = 1
-        await change(sites, KEY, "spec", "text", to="two")
+        await edit(sites, KEY, "spec", "text", to="two")
         await asyncio.sleep(1)
-        await change(sites, KEY, "status", to={"seen": True})
+        await edit(sites, KEY, "status", to={"seen": True})
         await settled()
     assert recording.calls[1:] == ["update athens one two fails", "update athens one two"]
 
@@ -274,7 +274,7 @@ async def test_an_object_marked_deleted_gets_no_update(sites: Sites) -> None:
         await settled()
         await mark_deleted(sites, KEY)
         await settled()
-        await change(sites, KEY, "spec", "text", to="two")
+        await edit(sites, KEY, "spec", "text", to="two")
         await settled()
         assert await finalizers(sites, KEY) == ["another's"]
     assert recording.calls == ["add athens one", "delete athens one"]
@@ -331,7 +331,7 @@ async def test_sync_to_add_calls_the_wrapped_add_for_known_objects(
     async with running(watching(watcher), sites.stores):
         await settled()
         assert recording.calls == calls
-        await change(sites, KEY, "spec", "text", to="two")
+        await edit(sites, KEY, "spec", "text", to="two")
         await put(sites, "berlin", site("new"))
         await settled()
         await mark_deleted(sites, KEY)
@@ -410,7 +410,7 @@ async def test_a_kubernetes_object_is_added_updated_and_deleted_once(
     async with running(widget_watcher(recording), stores, stores.kube):
         await put(widgets, WIDGET, site("one"))
         await settled()
-        await change(widgets, WIDGET, "spec", "text", to="two")
+        await edit(widgets, WIDGET, "spec", "text", to="two")
         await settled()
         assert await finalizers(widgets, WIDGET) == ["operator.v1.Widget.example.com"]
         await widgets.delete(WIDGET)
@@ -452,7 +452,7 @@ async def test_an_informer_selects_kubernetes_objects_by_labels(
         configs = stores.kube.store(kube("v1", "ConfigMap"))
         await put(configs, "ns/c", site("one"))
         await put(configs, "elsewhere/c", site("one"))
-        await change(widgets, "ns/a", "metadata", "labels", to={"region": "ap"})
+        await edit(widgets, "ns/a", "metadata", "labels", to={"region": "ap"})
         await asyncio.sleep(1)
     assert sorted(recording.calls) == ["add ns/a one", "add ns/c one", "delete ns/a one"]
 

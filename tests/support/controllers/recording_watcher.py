@@ -112,9 +112,6 @@ def site(text: str = "hi", status: object = None, **metadata: Any) -> bytes:
     return json.dumps(changed if status is None else {**changed, "status": status}).encode()
 
 
-change = edit
-
-
 async def mark_deleted(store: Store, key: str) -> None:
     await edit(store, key, "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
 
