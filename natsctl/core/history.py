@@ -39,6 +39,7 @@ from natsctl.model.bookkeeping import LastingFailure, failing_prefix, failure_in
 from natsctl.model.manifests import Reference
 from natsctl.model.reports import RECORDS_MAX, SyncRecord
 from natsctl.model.store import EventType, Recorder, RemembersSyncs, Store, Stored, SyncNote
+from natsctl.slices import retain
 from natsctl.telemetry.exceptions import ErrorClass, classify, user_traceback
 from natsctl.telemetry.hiding import Secrets, error_text, secrets_of, shortened
 from natsctl.telemetry.logger import EventLogger, Repeats, get_logger
@@ -125,6 +126,15 @@ class FailingKeys:
         for key, state in list(self.keys.items()):
             if state.sync is None and not exists(key):
                 self._over(key)
+
+    async def keep(self, holds: Callable[[str], bool]) -> None:
+        """Forget failures without a record for keys that another process syncs now."""
+        await retain(self.keys, holds, self._leave)
+
+    def _leave(self, key: str) -> None:
+        self._unwritten.pop(key, None)
+        if key not in self._records:
+            self.keys.pop(key, None)
 
     def _over(self, key: str) -> None:
         self.keys.pop(key, None)
@@ -334,6 +344,8 @@ class SyncHistory:
         An event is recorded if the sync wrote anything, or if the one before has failed.
         """
         key = run.key
+        known = self.failing.keys.get(key)
+        failed = failed or (known is not None and known.sync is None)  # in another process
         if failed or run.created or run.updated or run.deleted:
             wrote = "created" if run.created else "updated" if run.updated else "deleted"
             did = wrote if run.created or run.updated or run.deleted else "after failures"
@@ -434,7 +446,9 @@ class SyncHistory:
     async def past_failures(self, key: str, error: BaseException, handler: str = "") -> int:
         """Return the failures in a row that an earlier process recorded, before *error*.
 
-        Returns 0 if none is known, and at every further call for the key and the handler.
+        Returns 0 if none is known, if the key isn't known to fail, because a success need not be
+        recorded, and at every further call for the key and the handler while this process holds
+        the key.
         """
         unknown = isinstance(error, StoreTimeoutError)  # the events can't be read either
         if (key, handler) in self._recalled or not classify(error).failed or unknown:
@@ -442,12 +456,19 @@ class SyncHistory:
         if len(self._recalled) >= RECALLED_MAX:
             self._recalled.clear()
         self._recalled.add((key, handler))
+        if key not in self.failing.keys:
+            return 0
         for recorder in self.recorders:
             if isinstance(recorder, RemembersSyncs):
                 with suppress(NatsctlError, TimeoutError):
                     async with asyncio.timeout(PAST_S):
                         return await recorder.past_failures(key, handler)
         return 0
+
+    async def keep(self, holds: Callable[[str], bool]) -> None:
+        """Recall the failures of other keys again once they come back from another process."""
+        await retain(self._recalled, lambda known: holds(known[0]), self._recalled.discard)
+        await self.failing.keep(holds)
 
     def _keep_recording(
         self,

@@ -253,6 +253,7 @@ class SyncLoop(Generic[K]):
         elif leadership is not None:
             self.queue.feed_no_more()
         await self.queue.keep(self.has)
+        await self._host.history.keep(self.has)
         if self._listener is not None:
             await self._listener.lost(self.has)
 

@@ -227,6 +227,17 @@ async def test_the_record_of_a_failure_is_deleted_when_a_sync_succeeds(
     async with running(controller) as hosted:
         await eventually(lambda: not recorded(stores))
         assert (hosted.status().failing, hosted.status().unhealthy) == ({}, 0)
+        assert "after failures" in stores.events.events[-1].message
+
+
+async def test_failures_that_another_process_ended_are_not_counted(
+    make: Make, stores: MemoryStores
+) -> None:
+    async with running(make(stores, [])):
+        await eventually(lambda: recorded(stores))
+    await stores.store(kv(bytes, bucket="natsctl")).delete(recorded(stores)[0])
+    async with running(make(stores, [])) as hosted:
+        await eventually(lambda: hosted.explain("a").failures == 1, every_s=0.001)
 
 
 @pytest.mark.parametrize("since_s", [b"1e300", b"-1e12", b"1e18"])

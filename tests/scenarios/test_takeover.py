@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Controller, ControllerRuntime, Kind, Operator, finalized, primary
+from natsctl import Controller, ControllerRuntime, Kind, Operator, finalized, kv, primary
 from natsctl.controller.garbage import MEMORY
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES, Leadership, keys_in
 from natsctl.core.environment import enter
+from natsctl.core.history import SETTLE_S
 from natsctl.errors import PermanentError, StoreError, UsageError
 from natsctl.managed import Managed
 from natsctl.managed.links import Memory
@@ -31,6 +32,7 @@ from tests.support.stores import documents
 from tests.support.stores.documents import put
 
 MANY = 300
+RECORDS = kv(bytes, bucket="natsctl")
 
 
 class WayStores(MemoryStores):
@@ -186,16 +188,26 @@ class Refusing(Idle):
         raise PermanentError("no such region")
 
 
-async def test_a_key_that_failed_permanently_is_synced_again_in_the_next_term() -> None:
+@pytest.mark.parametrize(("fails_s", "counts"), [(1.0, [1, 1]), (10.0, [1, 2])])
+async def test_a_key_that_failed_permanently_is_synced_again_in_the_next_term(
+    fails_s: float, counts: list[int]
+) -> None:
     stores, controller = MemoryStores(), Refusing()
     await AppClient(stores).app("shop")
     async with led(stores, controller) as leadership:
         leadership.begin(1, until=math.inf)
         await eventually(lambda: controller.syncs == ["shop"])
+        await asyncio.sleep(fails_s)
         leadership.step_down()
         await leadership.quiet()
+        await asyncio.sleep(10)
+        records = stores.store(RECORDS).keys()
+        recorded = any(".failing." in name for name in records)
+        assert recorded is (fails_s > SETTLE_S)  # else the next leader may know better
         leadership.begin(2, until=math.inf)
         await eventually(lambda: controller.syncs == ["shop", "shop"])
+        events = stores.events.events
+        await eventually(lambda: [it.sync and it.sync.failures for it in events] == counts)
 
 
 async def test_each_member_applies_its_part_of_a_garbage_plan() -> None:
