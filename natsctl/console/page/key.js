@@ -210,7 +210,6 @@ class Tree {
     this._controller = controller;
     this._manifests = new Map(); // the open ones, by name
     this._folded = new Set();
-    this._drawn = "";
     this.element = h("ul", {
       role: "tree", class: "tree", "aria-label": "Objects", onkeydown: (event) => this._press(event),
     });
@@ -218,16 +217,16 @@ class Tree {
 
   /** Show a tree. The active item and the folded ones stay as they are. */
   update(root) {
-    const text = JSON.stringify([root, [...this._manifests]]);
-    if (text === this._drawn) return;
-    [this._drawn, this._root] = [text, root];
-    const active = document.activeElement?.closest("[role=treeitem]")?.dataset.name;
-    const hadFocus = this.element.contains(document.activeElement);
-    replace(this.element, this._item(root, 1));
-    const items = this._items();
-    const item = items.find((candidate) => candidate.dataset.name === active) ?? items[0];
-    item.tabIndex = 0;
-    if (hadFocus) item.focus();
+    this._root = root;
+    once(this.element, [root, [...this._manifests]], () => {
+      const active = document.activeElement?.closest("[role=treeitem]")?.dataset.name;
+      const hadFocus = this.element.contains(document.activeElement);
+      replace(this.element, this._item(root, 1));
+      const items = this._items();
+      const item = items.find((candidate) => candidate.dataset.name === active) ?? items[0];
+      item.tabIndex = 0;
+      if (hadFocus) item.focus();
+    });
   }
 
   _item(branch, level) {
