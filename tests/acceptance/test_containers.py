@@ -183,11 +183,24 @@ async def test_the_commands_of_the_compose_page_succeed(
         await run(stack, command)
 
 
+async def test_the_shards_of_the_production_page_share_the_keys(
+    tmp_path: Path, stack: Stack
+) -> None:
+    page, shards = (ROOT / "docs" / "production.md").read_text(), tmp_path / "shards.yml"
+    text = page.partition("# shards.yml\n")[2].partition("```")[0]
+    shards.write_text(text.replace("8080-8082:8080", ":8080"))  # any three ports
+    stack.environ["COMPOSE_FILE"] += f":{shards}"
+    await stack.up()
+    await eventually(lambda: _share(stack, 3))
+    await stack.compose("up", "--no-build", "--wait", "--scale", "natsctl=2")
+    await eventually(lambda: _share(stack, 2))
+
+
 @pytest.mark.long
 async def test_webapps_run_in_the_cluster_of_the_stack(stack: Stack) -> None:
     put, get = commands(about="Kubernetes")
     await stack.compose("--profile", "kubernetes", "up", "--no-build", "--wait", "webapps")
-    await eventually(lambda: _succeeds(stack, "natsctl", "list", "webapps"))
+    await eventually(lambda: _succeeds(stack, "natsctl", "get", "webapps"))
     await run(stack, put)
     await eventually(lambda: _in_cluster(stack, *SHOP))
     assert set(SHOP) <= set((await run(stack, get)).split())
@@ -195,10 +208,17 @@ async def test_webapps_run_in_the_cluster_of_the_stack(stack: Stack) -> None:
     assert await _succeeds(stack, "kubectl", "delete", SHOP[1], service="k3s")
     await eventually(lambda: _in_cluster(stack, *SHOP))
 
-    assert await _succeeds(stack, "natsctl", "delete", "webapps", "shop")
+    assert await _succeeds(stack, "natsctl", "delete", "webapps/shop")
     await eventually(lambda: _in_cluster(stack))
     await stack.compose("stop", "webapps")
     assert (await stack.state("webapps"))["ExitCode"] == 0
+
+
+async def _share(stack: Stack, count: int) -> bool:
+    """Return whether this many daemons have all 256 shares of the keys."""
+    status, text = await stack.inside("natsctl", "status", "-o", "wide")
+    shares = re.findall(rf" shard \d of {count}, (\d+) shares ", text)
+    return status == 0 and len(shares) == count and sum(map(int, shares)) == 256
 
 
 async def _unready(stack: Stack) -> bool:
