@@ -520,7 +520,8 @@ class KeyLoop(SyncLoop[str]):
                         )
                     except DECODE_ERRORS:
                         pass
-                if not differs and not _desired_changed(kind, before, after):
+                lost = after.revision < before.revision  # the server has lost a newer state
+                if not (differs or lost or _desired_changed(kind, before, after)):
                     continue
             offered.append((key, _PUT))
         if offered:

@@ -22,6 +22,7 @@ from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
     App,
     Apps,
+    Calm,
     Fallible,
     Part,
     PartSpec,
@@ -164,6 +165,18 @@ async def test_only_a_change_of_the_desired_state_by_others_causes_a_sync(
 
         assert controller.syncs == ["shop"] * syncs
         assert (await document(client.apps, "shop"))[path[0]][path[1]] == value
+
+
+async def test_an_object_that_fell_back_to_an_older_state_gets_its_status_again() -> None:
+    async with running_apps(Calm()) as client:
+        await client.app("shop")
+        before = client.apps.backup()
+        await client.idle()
+        assert (await document(client.apps, "shop"))["status"] == {"parts": 1}
+        client.apps.restore(before)  # its spec is the same
+        assert "status" not in await document(client.apps, "shop")
+        await client.idle()
+        assert (await document(client.apps, "shop"))["status"] == {"parts": 1}
 
 
 async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> None:
