@@ -123,12 +123,18 @@ class OpenController:
         controller, loop, cls = self._controller, self._loop, type(self._controller)
         self.installation = await installation(nats)
         slot, sharing = only_primary(cls), self._host.environment.sharing
+
+        def on_listed() -> None:
+            loop.queue.hasten_retries()
+            for key in self._writes.lost(informer):
+                loop.enqueue(key, Operation.PUT)
+
         informer: Informer[Any] = Informer(
             await self._backends.open(slot.kind),
             slot.kind,
             indexes=slot.indexes,
             on_invalid=self._report_invalid,
-            on_listed=loop.queue.hasten_retries,
+            on_listed=on_listed,
             keeping=None if sharing is None else Keeping(sharing.keeps),
             notes_deleted=sharing is not None,
         )

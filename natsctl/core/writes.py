@@ -230,6 +230,18 @@ class Writes:
         for writer in writers:
             self._followers[informer][1](writer)
 
+    def lost(self, informer: AnyInformer) -> set[str]:
+        """Return the keys whose syncs wrote what a complete list shows in an older state.
+
+        The server acknowledged the write and lost it, or it is newer than the list.
+        """
+        shows = informer.table.shows
+        return {
+            write.writer
+            for write in self._order[informer]
+            if write.stored is not None and shows(write.place[1], write.revision - 1)
+        }
+
     # ---- reads
 
     def read(self, informer: AnyInformer, key: str) -> Stored | None:

@@ -20,12 +20,14 @@ from natsctl import (
 )
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
+    APPS,
     App,
     Apps,
     Calm,
     Fallible,
     Part,
     PartSpec,
+    SlowStores,
     app_client,
     document,
     edit,
@@ -177,6 +179,24 @@ async def test_an_object_that_fell_back_to_an_older_state_gets_its_status_again(
         assert "status" not in await document(client.apps, "shop")
         await client.idle()
         assert (await document(client.apps, "shop"))["status"] == {"parts": 1}
+
+
+async def test_a_status_that_the_server_loses_before_it_is_watched_is_written_again() -> None:
+    class Unlucky(Calm):
+        async def sync_handler(self, key: str) -> float | None:
+            before = apps.backup()
+            await super().sync_handler(key)
+            if len(self.syncs) == 1:
+                apps.restore(before)
+                apps.cut()
+            return None
+
+    stores = SlowStores()
+    apps = stores.store(APPS)
+    async with running_apps(Unlucky(), stores=stores) as client:
+        await client.app("shop")
+        await client.idle()
+        assert (await document(apps, "shop"))["status"] == {"parts": 1}
 
 
 async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> None:
