@@ -361,7 +361,9 @@ class Bucket:
         """Return the time to live of a delete marker in seconds; None if it must not expire.
 
         If a marker expires, the server shows the previous revision again. So a marker expires only
-        if the bucket keeps no other revision of the key: after a purge, or with history 1.
+        if the bucket keeps no other revision of the key: after a purge, or with history 1. Even
+        then a file store that's read after a crash may show a revision that the limit of the
+        history had removed: it notes no such removal (nats-server 2.11 to 2.15, issue 8505).
         """
         ttl_s = math.ceil(self.connection.options.marker_ttl_s)
         only_revision = purge or self.layout.history == 1

@@ -50,8 +50,9 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         connect_timeout_s: seconds until the first attempt to connect fails.
         request_timeout_s: seconds that a request waits for its answer.
         silence_s: seconds without data from the server until the connection counts as lost.
-        marker_ttl_s: seconds until the server removes a delete marker, if it can. Choose more than
-            the longest time in which no daemon runs; 0 keeps markers.
+        marker_ttl_s: seconds until the server removes a delete marker, if it can; 0 keeps markers.
+            Choose more than the longest time in which no daemon runs. A server that crashes after
+            a marker has expired may bring back what was deleted, see `Bucket.marker_ttl_s`.
     """
 
     servers: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 5.0
     silence_s: float = 3.0
-    marker_ttl_s: float = 30 * 24 * 3600.0
+    marker_ttl_s: float = 0.0
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())

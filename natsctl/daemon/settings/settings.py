@@ -261,8 +261,8 @@ _LABEL, _LEVEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?", rf"(?i:{'|'.join(LEVELS)})"
 _LOGGERS = rf"{_LEVEL}(,[A-Za-z0-9_.]+={_LEVEL})*"
 _LEVELS = f"a level ({', '.join(LEVELS)}), optionally followed by levels of loggers"
 _ANY = "a text of at least one character"
-_SECONDS = "a number of seconds"
-_BELOW_1E9 = f"{_SECONDS} above 0, at most 1e9"
+_BELOW_1E9 = "a number of seconds above 0, at most 1e9"
+_UP_TO_1E9 = "a number of seconds from 0 to 1e9"
 _WORKERS = f"a whole number from 1 to {WORKERS_MAX}"
 _COLLECTOR = "http://HOST:PORT or https://HOST:PORT, with or without a path"
 FILE = Form("the path of a file", "FILE", _Text, "ca.pem")
@@ -283,7 +283,7 @@ _FORMS = {
     "COUNT": Form("a whole number above 0", "N", _number(int, gt=0)),
     "WORKERS": Form(_WORKERS, "N", _number(int, gt=0, le=WORKERS_MAX), 4),
     "SECONDS": Form(_BELOW_1E9, "SECONDS", _number(float, gt=0, le=1e9), 60),
-    "SECONDS_OR_ZERO": Form(f"{_SECONDS} from 0 to 1e9", "SECONDS", _number(float, ge=0, le=1e9)),
+    "SECONDS_OR_ZERO": Form(_UP_TO_1E9, "SECONDS", _number(float, ge=0, le=1e9), 2592000),
     "LEASE": Form("at least 1 second", "SECONDS", _number(float, ge=1, le=1e9)),
     "SWITCH": SWITCH,
     "DOMAIN": Form("a domain in lower case", "DOMAIN", _like(rf"{_LABEL}(\.{_LABEL})*", 253)),
