@@ -126,7 +126,7 @@ class OpenController:
 
         def on_listed() -> None:
             loop.queue.hasten_retries()
-            for key in self._writes.lost(informer):
+            for key in self._writes.undone(informer):
                 loop.enqueue(key, Operation.PUT)
 
         informer: Informer[Any] = Informer(

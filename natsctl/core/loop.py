@@ -520,8 +520,8 @@ class KeyLoop(SyncLoop[str]):
                         )
                     except DECODE_ERRORS:
                         pass
-                lost = after.revision < before.revision  # the server has lost a newer state
-                if not (differs or lost or _desired_changed(kind, before, after)):
+                fell_back = after.revision < before.revision  # and what a sync wrote is gone
+                if not (differs or fell_back or _desired_changed(kind, before, after)):
                     continue
             offered.append((key, _PUT))
         if offered:

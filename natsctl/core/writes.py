@@ -230,7 +230,7 @@ class Writes:
         for writer in writers:
             self._followers[informer][1](writer)
 
-    def lost(self, informer: AnyInformer) -> set[str]:
+    def undone(self, informer: AnyInformer) -> set[str]:
         """Return the keys whose syncs wrote what a complete list shows in an older state.
 
         The server acknowledged the write and lost it, or it is newer than the list.

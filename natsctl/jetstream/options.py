@@ -52,7 +52,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         silence_s: seconds without data from the server until the connection counts as lost.
         marker_ttl_s: seconds until the server removes a delete marker, if it can; 0 keeps markers.
             Choose more than the longest time in which no daemon runs. A server that crashes after
-            a marker has expired may bring back what was deleted, see `Bucket.marker_ttl_s`.
+            a marker has expired may bring back what was deleted, see docs/buckets.md.
     """
 
     servers: tuple[str, ...] = ()

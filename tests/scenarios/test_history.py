@@ -32,7 +32,7 @@ from natsctl.managed import (
 from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import edit
-from tests.support.controllers.quarantined_apps import dead
+from tests.support.controllers.quarantined_apps import dead, failing_records
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
@@ -164,17 +164,11 @@ async def test_a_watcher_that_had_given_up_is_retried_after_a_restart(
             assert controller.explain("a").failures == 0
 
 
-def recorded(stores: MemoryStores) -> list[str]:
-    """Return the names of the records of failing keys."""
-    records = stores.store(kv(bytes, bucket="natsctl")).keys()
-    return [name for name in records if ".failing." in name]
-
-
 async def test_a_failure_does_not_begin_anew_with_a_restart(
     make: Make, stores: MemoryStores
 ) -> None:
     async with running(make(stores, [])) as first:
-        await eventually(lambda: recorded(stores) == ["controllers.things.failing.a"])
+        await eventually(lambda: failing_records(stores) == ["controllers.things.failing.a"])
         before = first.status()
     async with running(make(stores, [])) as second:
         await eventually(lambda: second.status().failing)
@@ -196,7 +190,7 @@ async def test_a_short_failure_leaves_no_record(make: Make, stores: MemoryStores
         controller.fails = False
         await eventually(lambda: len(calls) == 2)
         await asyncio.sleep(30)
-        assert recorded(stores) == []
+        assert failing_records(stores) == []
         assert len(hosted.explain("a").syncs) == len(calls) == 2
         types = [event.type.value for event in stores.events.events]
         assert (types[0], types[-1]) == ("Warning", "Normal")
@@ -207,13 +201,13 @@ async def test_a_short_failure_leaves_no_record(make: Make, stores: MemoryStores
 
 async def test_a_failure_whose_record_is_deleted_is_forgotten(stores: MemoryStores) -> None:
     async with running(Syncing(stores, [])):
-        await eventually(lambda: recorded(stores))
+        await eventually(lambda: failing_records(stores))
     await edit(
         stores.store(THINGS), "a", "metadata", "annotations", to={"natsctl.io/paused": "yes"}
     )
     async with running(Syncing(stores, [])) as hosted:
         await eventually(lambda: hosted.status().failing)
-        await stores.store(kv(bytes, bucket="natsctl")).delete(recorded(stores)[0])
+        await stores.store(kv(bytes, bucket="natsctl")).delete(failing_records(stores)[0])
         await eventually(lambda: not hosted.status().failing)
 
 
@@ -221,11 +215,11 @@ async def test_the_record_of_a_failure_is_deleted_when_a_sync_succeeds(
     make: Make, stores: MemoryStores
 ) -> None:
     async with running(make(stores, [])):
-        await eventually(lambda: recorded(stores))
+        await eventually(lambda: failing_records(stores))
     controller = make(stores, [])
     controller.fails = False
     async with running(controller) as hosted:
-        await eventually(lambda: not recorded(stores))
+        await eventually(lambda: not failing_records(stores))
         assert (hosted.status().failing, hosted.status().unhealthy) == ({}, 0)
         assert "after failures" in stores.events.events[-1].message
 
@@ -234,8 +228,8 @@ async def test_failures_that_another_process_ended_are_not_counted(
     make: Make, stores: MemoryStores
 ) -> None:
     async with running(make(stores, [])):
-        await eventually(lambda: recorded(stores))
-    await stores.store(kv(bytes, bucket="natsctl")).delete(recorded(stores)[0])
+        await eventually(lambda: failing_records(stores))
+    await stores.store(kv(bytes, bucket="natsctl")).delete(failing_records(stores)[0])
     async with running(make(stores, [])) as hosted:
         await eventually(lambda: hosted.explain("a").failures == 1, every_s=0.001)
 
@@ -256,7 +250,7 @@ async def test_a_key_that_recovered_in_another_process_fails_anew(
 ) -> None:
     records = stores.store(kv(bytes, bucket="natsctl"))
     async with running(make(stores, [])) as hosted:
-        await eventually(lambda: recorded(stores))
+        await eventually(lambda: failing_records(stores))
         before = hosted.status().failing_since["a"]
         hosted.hold_only(())
         await records.delete("controllers.things.failing.a")  # by the process that has it now

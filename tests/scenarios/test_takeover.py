@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Controller, ControllerRuntime, Kind, Operator, finalized, kv, primary
+from natsctl import Controller, ControllerRuntime, Kind, Operator, finalized, primary
 from natsctl.controller.garbage import MEMORY
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import SHARES, Leadership, keys_in
@@ -25,6 +25,7 @@ from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import APPS, App, AppClient, Apps, Calm
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, ManagedDisks
+from tests.support.controllers.quarantined_apps import failing_records
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site, watching
 from tests.support.controllers.sharing_group import TTL_S, C, SharingMember, Way, WayStore, sharing
 from tests.support.eventually import eventually
@@ -32,7 +33,6 @@ from tests.support.stores import documents
 from tests.support.stores.documents import put
 
 MANY = 300
-RECORDS = kv(bytes, bucket="natsctl")
 
 
 class WayStores(MemoryStores):
@@ -201,8 +201,7 @@ async def test_a_key_that_failed_permanently_is_synced_again_in_the_next_term(
         leadership.step_down()
         await leadership.quiet()
         await asyncio.sleep(10)
-        records = stores.store(RECORDS).keys()
-        recorded = any(".failing." in name for name in records)
+        recorded = bool(failing_records(stores))
         assert recorded is (fails_s > SETTLE_S)  # else the next leader may know better
         leadership.begin(2, until=math.inf)
         await eventually(lambda: controller.syncs == ["shop", "shop"])

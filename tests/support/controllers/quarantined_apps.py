@@ -1,4 +1,4 @@
-"""Apps whose syncs kill processes, and the records of these deaths."""
+"""Apps whose syncs kill processes, and the records of deaths and failures."""
 
 import asyncio
 import multiprocessing
@@ -13,7 +13,7 @@ from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 
 DEAD = 9  # an exit status
-PAUSES = kv(bytes, bucket="natsctl")  # has the records of deaths
+PAUSES = kv(bytes, bucket="natsctl")  # has the records of deaths and failures
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])  # a death then takes milliseconds
 
@@ -80,3 +80,8 @@ def syncs_of(harness: Harness) -> list[str]:
 
 async def deaths(stores: MemoryStores) -> list[str]:
     return [key for key in list(stores.store(PAUSES).keys()) if ".deaths." in key]
+
+
+def failing_records(stores: MemoryStores) -> list[str]:
+    """Return the names of the records of failing keys."""
+    return [name for name in stores.store(PAUSES).keys() if ".failing." in name]  # noqa: SIM118 - no dict
